@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace gpupipe {
 
@@ -37,6 +38,14 @@ class Buffer {
   size_t size() const { return static_cast<size_t>(view_.len); }
   int axes() const { return view_.ndim; }
   Py_ssize_t item_size() const { return view_.itemsize; }
+  bool is_read_only() const { return view_.readonly; }
+
+  // Whether the items are of a dtype: one of the letters of the module struct. Opened with
+  // PyBUF_FORMAT.
+  bool has_format(const char* letters) const {
+    const char* format = view_.format ? view_.format : "B";
+    return format[0] && !format[1] && std::strchr(letters, format[0]);
+  }
   Py_ssize_t side(int axis) const { return view_.shape[axis]; }
   Py_ssize_t stride(int axis) const { return view_.strides[axis]; }
 

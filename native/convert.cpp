@@ -1,77 +1,81 @@
-// The functions `prepare_convert` and `prepare_convert_planes` of the module.
-#include "kernel_task.h"
+// The functions `deliver_stage` and `convert_planes` of the module.
+#include "output.h"
 
 namespace gpupipe {
 namespace {
 
-class ConvertTask : public ImageTask {
+// The arguments are (flips, output); flips may be None.
+class DeliverStage : public OutputStage {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject *flips, *output;
+    if (!PyArg_ParseTuple(arguments, "OO", &flips, &output) || !read_output(output)) return false;
+    has_flips_ = flips != Py_None;
+    return !has_flips_ || (flips_.open(flips) && add_rows(flips_.rows()));
+  }
+
  protected:
-  bool read_options(PyObject* options) override {
-    if (!PyArg_ParseTuple(options, "pp", &flips_x_, &flips_y_)) return false;
-    if (image_.height != output_.height || image_.width != output_.width)
-      return refuse("the image and the target differ in size");
+  bool find_size(int, const Image& image, int* height, int* width) const override {
+    *height = image.height, *width = image.width;
     return true;
   }
 
-  void run_kernel(const Variant& variant) override {
-    Rows rows(output_.width, 1);
-    for (int row = 0; row < output_.height; ++row) {
-      const int from = flips_y_ ? output_.height - 1 - row : row;
-      const uint8_t* const pixels = image_.pixels + from * image_.stride;
-      if (output_.is_interleaved && !flips_x_) {
-        output_.write_levels(variant, pixels, row, rows);
+  void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const override {
+    const bool flips_x = has_flips_ && flips_[row][0], flips_y = has_flips_ && flips_[row][1];
+    Rows rows(arena, slot.width, 1);
+    for (int n = 0; n < slot.height; ++n) {
+      const uint8_t* const pixels = image.row(flips_y ? slot.height - 1 - n : n);
+      if (slot.is_interleaved && !flips_x) {
+        slot.write_levels(variant_, pixels, n, rows);
         continue;
       }
-      variant.split(pixels, rows.planes, output_.width, flips_x_);
-      output_.write_planes(variant, rows, row, 1);
+      variant_.split(pixels, rows.planes, slot.width, flips_x);
+      slot.write_planes(variant_, rows, n, 1);
     }
   }
 
  private:
-  int flips_x_, flips_y_;
-};
-
-// The arguments are (image, output).
-class ConvertPlanesTask : public KernelTask {
- public:
-  bool read(PyObject* arguments) override {
-    PyObject *image, *output;
-    if (!PyArg_ParseTuple(arguments, "OO!", &image, &PyTuple_Type, &output) ||
-        !source_.open(image, PyBUF_SIMPLE, "the image", 3) || !output_.read(output))
-      return false;
-    if (source_.item_size() != 1 || source_.side(0) != kChannels ||
-        source_.side(1) != output_.height || source_.side(2) != output_.width ||
-        source_.stride(2) != 1 || output_.is_interleaved)
-      return refuse("the image and the target are not planes (3, H, W) of one size in packed rows");
-    return true;
-  }
-
- protected:
-  void run_kernel(const Variant& variant) override {
-    const bool is_packed = source_.stride(1) == output_.width &&
-                           output_.row == Py_ssize_t{output_.width} * output_.item_size;
-    const int rows = is_packed ? 1 : output_.height;
-    const int64_t count = int64_t{output_.width} * (is_packed ? output_.height : 1);
-    for (int c = 0; c < kChannels; ++c)
-      for (int row = 0; row < rows; ++row)
-        output_.write_plane(variant,
-                            source_.bytes() + c * source_.stride(0) + row * source_.stride(1), c,
-                            row, count);
-  }
-
- private:
-  Buffer source_;
-  Output output_;
+  bool has_flips_ = false;
+  RowFlips flips_;
 };
 
 }  // namespace
 
-PyObject* prepare_convert(PyObject* module, PyObject* arguments) {
-  return prepare<ConvertTask>(module, arguments);
+PyObject* deliver_stage(PyObject* module, PyObject* arguments) {
+  return create_stage<DeliverStage>(module, arguments);
 }
 
-PyObject* prepare_convert_planes(PyObject* module, PyObject* arguments) {
-  return prepare<ConvertPlanesTask>(module, arguments);
+PyObject* convert_planes(PyObject*, PyObject* arguments) {
+  PyObject *images, *tuple;
+  Buffer source;
+  Output output;
+  if (!PyArg_ParseTuple(arguments, "OO", &images, &tuple) ||
+      !source.open(images, PyBUF_SIMPLE, "the images", 4) || !output.read(tuple))
+    return nullptr;
+  const Slot first = output.slot(0);
+  if (source.item_size() != 1 || source.side(0) != output.rows() || source.side(1) != kChannels ||
+      source.side(2) != first.height || source.side(3) != first.width || source.stride(3) != 1 ||
+      first.is_interleaved) {
+    refuse("the images and the target are not planes (B, 3, H, W) of one size in packed rows");
+    return nullptr;
+  }
+  const bool is_packed = source.stride(2) == first.width &&
+                         first.row == Py_ssize_t{first.width} * first.item_size;
+  const int rows = is_packed ? 1 : first.height;
+  const int64_t count = int64_t{first.width} * (is_packed ? first.height : 1);
+  const Variant& variant = *g_variant;
+  const bool is_done = run_without_gil([&] {
+    for (int n = 0; n < int(output.rows()); ++n)
+      for (int c = 0; c < kChannels; ++c)
+        for (int row = 0; row < rows; ++row)
+          output.slot(n).write_plane(
+              variant,
+              source.bytes() + n * source.stride(0) + c * source.stride(1) + row * source.stride(2),
+              c, row, count);
+    order_stores();
+  });
+  if (!is_done) return nullptr;
+  Py_RETURN_NONE;
 }
 
 }  // namespace gpupipe

@@ -1,19 +1,17 @@
 // gpupipe._jpeg: the Python module. Arguments are buffers; the decoder runs without the GIL.
-#include "buffer.h"
 #include "jpeg.h"
-#include "task.h"
-#include "without_gil.h"
+#include "stage.h"
 
 namespace gpupipe {
 namespace {
 
-constexpr Py_ssize_t kMaxSide = 65535;  // of a JPEG, whose header has 16 bits for it
+constexpr Py_ssize_t kMaxJpegSide = 65535;  // of a JPEG, whose header has 16 bits for it
 
 bool read_target(const Buffer& buffer, JpegTarget* target) {
   if (buffer.axes() != 3 || buffer.item_size() != 1 || (buffer.side(2) != 1 && buffer.side(2) != 3))
     return refuse("the target is not (H, W, 1) or (H, W, 3) of uint8");
   const Py_ssize_t height = buffer.side(0), width = buffer.side(1), channels = buffer.side(2);
-  if (height < 1 || width < 1 || height > kMaxSide || width > kMaxSide)
+  if (height < 1 || width < 1 || height > kMaxJpegSide || width > kMaxJpegSide)
     return refuse("the target is empty or too large");
   if ((buffer.stride(2) != 1 && channels > 1) || (buffer.stride(1) != channels && width > 1) ||
       (buffer.stride(0) < width * channels && height > 1))
@@ -29,45 +27,75 @@ bool check_window(const JpegWindow& w, const JpegTarget& target) {
   return true;
 }
 
-class DecodeTask : public Task {
+PyObject* decode(PyObject*, PyObject* arguments) {
+  PyObject *data_object, *target_object;
+  JpegWindow window;
+  JpegTarget target;
+  Buffer data, pixels;
+  bool is_decoded = false;
+  if (!PyArg_ParseTuple(arguments, "OOiiii", &data_object, &target_object, &window.top,
+                        &window.left, &window.height, &window.width) ||
+      !data.open(data_object, PyBUF_SIMPLE) ||
+      !pixels.open(target_object, PyBUF_WRITABLE | PyBUF_STRIDES) ||
+      !read_target(pixels, &target) || !check_window(window, target) ||
+      !run_without_gil([&] {
+        is_decoded = decode_jpeg_window(data.bytes(), data.size(), window, target);
+      }))
+    return nullptr;
+  return PyBool_FromLong(is_decoded);
+}
+
+// The arguments are (sizes, windows, channels). The windows may be None.
+class DecodeStage : public Stage {
  public:
   bool read(PyObject* arguments) override {
-    PyObject *data, *target;
-    return PyArg_ParseTuple(arguments, "OOiiii", &data, &target, &window_.top, &window_.left,
-                            &window_.height, &window_.width) &&
-           data_.open(data, PyBUF_SIMPLE) &&
-           pixels_.open(target, PyBUF_WRITABLE | PyBUF_STRIDES) &&
-           read_target(pixels_, &target_) && check_window(window_, target_);
+    PyObject *sizes, *windows;
+    if (!PyArg_ParseTuple(arguments, "OOi", &sizes, &windows, &channels_) ||
+        !sizes_.open(sizes, "the sizes", 2) || !add_rows(sizes_.rows()))
+      return false;
+    if (channels_ != 1 && channels_ != 3) return refuse("the channels are not 1 or 3");
+    has_windows_ = windows != Py_None;
+    return !has_windows_ || (windows_.open(windows, "the windows") && add_rows(windows_.rows()));
   }
 
-  bool run() override {
-    return decode_jpeg_window(data_.bytes(), data_.size(), window_, target_);
+  bool run(int row, Image* image, Arena& arena) const override {
+    const int64_t height = sizes_[row][0], width = sizes_[row][1];
+    if (image->channels || height < 1 || width < 1 || height > kMaxJpegSide || width > kMaxJpegSide)
+      return false;
+    JpegWindow window = {0, 0, int(height), int(width)};
+    if (has_windows_) {
+      if (!windows_.is_inside(row, height, width)) return false;
+      const int64_t* w = windows_[row];
+      window = {int(w[0]), int(w[1]), int(w[2]), int(w[3])};
+    }
+    const Image pixels = take_image(arena, int(height), int(width), channels_);
+    const JpegTarget target = {pixels.pixels, pixels.stride, pixels.height, pixels.width,
+                               channels_};
+    if (!decode_jpeg_window(image->pixels, size_t(image->width), window, target)) return false;
+    *image = pixels;
+    return true;
   }
 
  private:
-  JpegWindow window_;
-  JpegTarget target_;
-  Buffer data_, pixels_;
+  RowValues<int64_t> sizes_;
+  RowWindows windows_;
+  bool has_windows_ = false;
+  int channels_ = 3;
 };
-
-PyObject* decode(PyObject*, PyObject* arguments) {
-  DecodeTask task;
-  bool is_decoded = false;
-  if (!task.read(arguments) || !run_without_gil([&] { is_decoded = task.run(); })) return nullptr;
-  return PyBool_FromLong(is_decoded);
-}
 
 const char kDecode[] =
     "decode(data, target, top, left, height, width) -> bool\n\n"
     "Decode a window of a JPEG to its place in a target for the whole image, (H, W, 1 or 3) of\n"
     "uint8. Return False if the whole image has to be decoded; the target may have changed then.";
 
-const char kPrepare[] =
-    "prepare(data, target, top, left, height, width) -> task\n\n"
-    "Return the task of `decode` for a function of gpupipe._kernels, which runs it first.";
+const char kDecodeStage[] =
+    "decode_stage(sizes, windows, channels) -> stage\n\n"
+    "Decode windows, int64 (B, 4), of JPEGs of the sizes, int64 (B, 2), to images of 1 or 3\n"
+    "channels. Without windows, which is None, decode whole images. The result has the size of the\n"
+    "whole image; its pixels outside of the window hold no particular values.";
 
 PyMethodDef kMethods[] = {
-    {"prepare", prepare<DecodeTask>, METH_VARARGS, kPrepare},
+    {"decode_stage", create_stage<DecodeStage>, METH_VARARGS, kDecodeStage},
     {"decode", decode, METH_VARARGS, kDecode},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -1,14 +1,21 @@
-// gpupipe._kernels: the Python module. Functions prepare tasks; `run` runs them without the GIL.
+// gpupipe._kernels: the Python module. Functions create stages; run_program runs them without the GIL.
 #include <cstring>
 
-#include "kernel_task.h"
+#include "output.h"
 
 namespace gpupipe {
 
-PyObject* prepare_warp(PyObject*, PyObject* arguments);
-PyObject* prepare_resize(PyObject*, PyObject* arguments);
-PyObject* prepare_convert(PyObject*, PyObject* arguments);
-PyObject* prepare_convert_planes(PyObject*, PyObject* arguments);
+bool create_pixels_type();
+PyObject* program(PyObject*, PyObject* arguments);
+PyObject* run_program(PyObject*, PyObject* arguments);
+PyObject* run_stage(PyObject*, PyObject* arguments);
+PyObject* crop_stage(PyObject*, PyObject* arguments);
+PyObject* deliver_stage(PyObject*, PyObject* arguments);
+PyObject* fork_stage(PyObject*, PyObject* arguments);
+PyObject* resize_stage(PyObject*, PyObject* arguments);
+PyObject* switch_stage(PyObject*, PyObject* arguments);
+PyObject* warp_stage(PyObject*, PyObject* arguments);
+PyObject* convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
 PyObject* read_files_and_crcs(PyObject*, PyObject* parts);
 PyObject* stat_files(PyObject*, PyObject* paths);
@@ -28,18 +35,6 @@ const Variant* const kVariants[] = {
     &kNeon,
 #endif
     &kScalar,
-};
-
-// A task that `run` is given.
-class Run {
- public:
-  bool parse(PyObject* capsule) { return (task_ = get_task(capsule)) != nullptr; }
-  void run() { is_done_ = task_->run(); }
-  PyObject* take() const { return PyBool_FromLong(is_done_); }
-
- private:
-  Task* task_ = nullptr;
-  bool is_done_ = false;
 };
 
 PyObject* variants(PyObject*, PyObject*) {
@@ -65,28 +60,47 @@ PyObject* select(PyObject*, PyObject* name) {
 }
 
 PyMethodDef kMethods[] = {
-    {"prepare_warp", prepare_warp, METH_VARARGS,
-     "prepare_warp(image, (matrix, fill), (target, table, factors), before=None) -> task\n\n"
-     "Warp an image (H, W, 3) of uint8 and convert it to the target (3, H, W).\n"
-     "`fill` is float64 (3,), or None: then the border is not weighed a second time.\n"
-     "`before` is a task, such as that of gpupipe._jpeg.prepare, which is run first: if it fails, "
-     "nothing more is done. It must not have a task before it."},
-    {"prepare_convert", prepare_convert, METH_VARARGS,
-     "prepare_convert(image, (flips_x, flips_y), (target, table, factors), before=None) -> task\n"
-     "\n"
-     "Flip an image (H, W, 3) of uint8 and convert it to the target (3, H, W)."},
-    {"prepare_resize", prepare_resize, METH_VARARGS,
-     "prepare_resize(image, (height, width, top, left, is_cubic, antialias, flips_x, flips_y), "
-     "(target, table, factors), before=None) -> task\n\n"
-     "Resize an image (H, W, 3) of uint8 to (height, width), and flip and convert the window at "
-     "(top, left) to the target (3, H, W)."},
-    {"prepare_convert_planes", prepare_convert_planes, METH_VARARGS,
-     "prepare_convert_planes(image, (target, table, factors)) -> task\n\n"
-     "Convert an image (3, H, W) of uint8 to the target (3, H, W)."},
-    {"run", run_each<Run>, METH_O,
-     "run(tasks) -> list\n\n"
-     "Run tasks that functions have prepared, in order and without the GIL. For each, return "
-     "whether it was done: it is not if the task before it fails."},
+    {"program", program, METH_VARARGS,
+     "program(stages) -> stage\n\n"
+     "Return the stage that runs the stages of a tuple one after the other."},
+    {"run_program", run_program, METH_VARARGS,
+     "run_program(stage, rows, contents) -> list\n\n"
+     "Run a stage on the contents of several rows of a batch, without the GIL. A content is a "
+     "buffer: the bytes of a file, or pixels (H, W, C) of uint8 or float32.\n"
+     "Return the positions in `rows` of the samples that the stage cannot do."},
+    {"run_stage", run_stage, METH_VARARGS,
+     "run_stage(stage, row, content)\n\n"
+     "Run a stage on the content of one row, without the GIL. Return the pixels, a buffer "
+     "(H, W, C); None if the stage cannot do this sample."},
+    {"crop_stage", crop_stage, METH_VARARGS,
+     "crop_stage(windows) -> stage\n\n"
+     "Cut out [top, left, height, width], int64 (B, 4)."},
+    {"deliver_stage", deliver_stage, METH_VARARGS,
+     "deliver_stage(flips, output) -> stage\n\n"
+     "Flip and convert RGB images of uint8. `flips` is [horizontal, vertical], uint8 (B, 2), or "
+     "None.\n"
+     "`output` is (batch, table, factors), for a batch (B, 3, H, W); or (batch, table, factors, "
+     "windows, value), to set windows, int64 (B, 4), to a value (3,) afterwards; or None, to return "
+     "the image."},
+    {"fork_stage", fork_stage, METH_VARARGS,
+     "fork_stage(stages) -> stage\n\n"
+     "Run each stage of a tuple on the same image."},
+    {"resize_stage", resize_stage, METH_VARARGS,
+     "resize_stage(sizes, windows, flips, is_cubic, antialias, output) -> stage\n\n"
+     "Resize to `sizes`, int64 (B, 2), cut out `windows`, int64 (B, 4), and flip them. For `flips` "
+     "and `output` see deliver_stage."},
+    {"switch_stage", switch_stage, METH_VARARGS,
+     "switch_stage(index, stages) -> stage\n\n"
+     "Run the stage of each sample's index, int64 (B,). A sample whose stage is None is not done."},
+    {"warp_stage", warp_stage, METH_VARARGS,
+     "warp_stage(matrices, sizes, fill, output) -> stage\n\n"
+     "Warp with bilinear interpolation. The matrices, float64 (B, 2, 3), map indices of pixels of "
+     "the output to those of the input.\n"
+     "`fill` is float64 (3,), or None: then the border is not weighed a second time. For `output` "
+     "see deliver_stage."},
+    {"convert_planes", convert_planes, METH_VARARGS,
+     "convert_planes(images, (target, table, factors))\n\n"
+     "Convert images (B, 3, H, W) of uint8 to the target (B, 3, H, W)."},
     {"read_files", read_files, METH_O,
      "read_files(parts) -> list\n\n"
      "Read parts of files: tuples (path, offset, length), where a length of None means the whole "
@@ -111,7 +125,7 @@ PyMethodDef kMethods[] = {
 };
 
 int initialize(PyObject* module) {
-  if (!create_file_types()) return -1;
+  if (!create_file_types() || !create_pixels_type()) return -1;
   for (const Variant* variant : kVariants) {
     if (!variant->is_supported()) continue;
     g_variant = variant;

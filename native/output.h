@@ -1,17 +1,27 @@
-// Where a kernel writes, and how it converts what it writes.
+// Where a kernel writes: the slots of a batch, with a conversion of the values, or an image.
 #pragma once
 
-#include <algorithm>
-#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
-#include "buffer.h"
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "stage.h"
 #include "variant.h"
-#include "without_gil.h"
 
 namespace gpupipe {
 
-// Pixels of one side of an image. Indices of pixels and bytes of a row then fit 32 bits.
-constexpr Py_ssize_t kMaxSide = 1 << 20;
+extern std::atomic<const Variant*> g_variant;  // that stages created from now on run
+
+// Makes values that were stored past the cache visible before whatever this thread stores next.
+inline void order_stores() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
 
 // Where the values go: planes, or interleaved pixels. Strides are in bytes.
 struct Target {
@@ -21,21 +31,23 @@ struct Target {
   bool is_interleaved;
 };
 
+// Reads the target of the first sample of a batch (B, 3, H, W).
 inline bool read_target(const Buffer& buffer, Target* target) {
-  const Py_ssize_t size = buffer.item_size(), pixel = buffer.stride(2);
-  if (buffer.side(0) != kChannels) return refuse("the target is not (3, H, W)");
-  if (buffer.side(1) < 1 || buffer.side(2) < 1 || buffer.side(1) > kMaxSide ||
-      buffer.side(2) > kMaxSide)
+  const Py_ssize_t size = buffer.item_size(), pixel = buffer.stride(3);
+  if (buffer.side(1) != kChannels) return refuse("the target is not (B, 3, H, W)");
+  if (buffer.side(2) < 1 || buffer.side(3) < 1 || buffer.side(2) > kMaxSide ||
+      buffer.side(3) > kMaxSide)
     return refuse("the target is empty or too large");
   if (size != 1 && size != 2 && size != 4 && size != 8)
     return refuse("the values of the target do not have 1, 2, 4 or 8 bytes");
-  if ((reinterpret_cast<uintptr_t>(buffer.bytes()) | buffer.stride(0) | buffer.stride(1)) % size)
+  if ((reinterpret_cast<uintptr_t>(buffer.bytes()) | buffer.stride(0) | buffer.stride(1) |
+       buffer.stride(2)) % size)
     return refuse("the values of the target are not aligned");
-  const bool is_interleaved = buffer.stride(0) == size && pixel == kChannels * size;
-  if (!is_interleaved && pixel != size && buffer.side(2) > 1)
+  const bool is_interleaved = buffer.stride(1) == size && pixel == kChannels * size;
+  if (!is_interleaved && pixel != size && buffer.side(3) > 1)
     return refuse("the rows of the target are not packed");
-  *target = {buffer.bytes(),      buffer.stride(0),     buffer.stride(1),  int(size),
-             int(buffer.side(1)), int(buffer.side(2)), is_interleaved};
+  *target = {buffer.bytes(),      buffer.stride(1),     buffer.stride(2),  int(size),
+             int(buffer.side(2)), int(buffer.side(3)), is_interleaved};
   return true;
 }
 
@@ -43,6 +55,12 @@ inline bool read_target(const Buffer& buffer, Target* target) {
 struct Conversions {
   Buffer table, factors;
   Conversion parts[kChannels];
+
+  // Bytes that are copied to interleaved pixels.
+  Conversions() {
+    for (Conversion& part : parts)
+      part = {{}, 1, kChannels, true, false, true, {}, {}, {}};
+  }
 
   bool read(PyObject* table_object, PyObject* factors_object, const Target& target) {
     const bool has_table = table_object != Py_None, has_factors = factors_object != Py_None;
@@ -79,27 +97,26 @@ struct Conversions {
 // `count` rows of levels, which follow each other in each plane, and of interleaved pixels.
 class Rows {
  public:
-  Rows(int width, int count) : bytes_(2 * kChannels * (size_t(width) * count + kPadding)) {
-    const size_t size = size_t(width) * count + kPadding;
-    for (int c = 0; c < kChannels; ++c) planes[c] = bytes_.data() + c * size;
-    pixels = bytes_.data() + kChannels * size;
+  Rows(Arena& arena, int width, int count) {
+    const size_t size = size_t(width) * size_t(count) + kPadding;
+    uint8_t* const bytes = arena.take(2 * kChannels * size);
+    for (int c = 0; c < kChannels; ++c) planes[c] = bytes + c * size;
+    pixels = bytes + kChannels * size;
   }
   uint8_t* planes[kChannels];
   uint8_t* pixels;
-
- private:
-  std::vector<uint8_t> bytes_;
 };
 
-// The output of a kernel. Python passes (target, table, factors).
-class Output : public Target {
+// Where the result for one sample goes, and how its values are converted.
+class Slot : public Target {
  public:
-  bool read(PyObject* tuple) {
-    PyObject *target, *table, *factors;
-    return PyArg_ParseTuple(tuple, "OOO", &target, &table, &factors) &&
-           buffer_.open(target, PyBUF_WRITABLE, "the target", 3) && read_target(buffer_, this) &&
-           conversions_.read(table, factors, *this);
-  }
+  Slot(const Target& target, const Conversions& conversions)
+      : Target(target), conversions_(&conversions) {}
+
+  // Writes the levels to an image as they are.
+  explicit Slot(const Image& image)
+      : Slot({image.pixels, 1, Py_ssize_t(image.stride), 1, image.height, image.width, true},
+             copy_bytes()) {}
 
   // How many rows of planes are converted at once: those that follow each other without a gap, as
   // far as their levels fit the cache of the first level: 3 planes of 4096 bytes are 12 of its 32
@@ -113,7 +130,7 @@ class Output : public Target {
   // Converts `count` levels of channel c, and writes them from the beginning of row n on.
   void write_plane(const Variant& variant, const uint8_t* levels, int c, int n,
                    int64_t count) const {
-    variant.convert(levels, values + c * plane + n * row, count, conversions_.parts[c]);
+    variant.convert(levels, values + c * plane + n * row, count, conversions_->parts[c]);
   }
 
   // Writes planes of levels to `count` rows from row n on; to one row if the target is interleaved.
@@ -138,12 +155,129 @@ class Output : public Target {
   }
 
  private:
-  void write_pixels(const Variant& variant, const uint8_t* levels, int n) const {
-    variant.convert(levels, values + n * row, int64_t{width} * kChannels, conversions_.parts[0]);
+  static const Conversions& copy_bytes() {
+    static const Conversions conversions;
+    return conversions;
   }
 
-  Buffer buffer_;
+  void write_pixels(const Variant& variant, const uint8_t* levels, int n) const {
+    variant.convert(levels, values + n * row, int64_t{width} * kChannels, conversions_->parts[0]);
+  }
+
+  const Conversions* conversions_;
+};
+
+// The slots of a batch. Python passes (batch, table, factors, windows, value): after a sample is
+// written, its window is set to the value. Windows and value are None if nothing is erased.
+class Output {
+ public:
+  bool read(PyObject* tuple) {
+    PyObject *batch, *table, *factors, *windows = Py_None, *value = Py_None;
+    if (!PyTuple_Check(tuple)) return refuse("the output is no tuple");
+    return PyArg_ParseTuple(tuple, "OOO|OO", &batch, &table, &factors, &windows, &value) &&
+           batch_.open(batch, PyBUF_WRITABLE, "the target", 4) && read_target(batch_, &first_) &&
+           conversions_.read(table, factors, first_) && read_erase(windows, value);
+  }
+
+  Py_ssize_t rows() const { return batch_.side(0); }
+
+  Slot slot(int row) const {
+    Slot slot(first_, conversions_);
+    slot.values += row * batch_.stride(0);
+    return slot;
+  }
+
+  // Sets the window of a sample to the value, after the sample was written.
+  void erase(int row, const Slot& slot) const {
+    if (!has_windows_) return;
+    const int64_t* w = windows_[row];
+    const int64_t top = std::clamp<int64_t>(w[0], 0, slot.height);
+    const int64_t left = std::clamp<int64_t>(w[1], 0, slot.width);
+    const int64_t bottom = std::clamp<int64_t>(w[0] + w[2], top, slot.height);
+    const int64_t right = std::clamp<int64_t>(w[1] + w[3], left, slot.width);
+    const Py_ssize_t pixel = slot.item_size * (slot.is_interleaved ? kChannels : 1);
+    order_stores();
+    for (int c = 0; c < kChannels; ++c)
+      for (int64_t y = top; y < bottom; ++y)
+        for (int64_t x = left; x < right; ++x)
+          std::memcpy(slot.values + c * slot.plane + y * slot.row + x * pixel,
+                      value_.bytes() + c * slot.item_size, size_t(slot.item_size));
+  }
+
+ private:
+  bool read_erase(PyObject* windows, PyObject* value) {
+    has_windows_ = windows != Py_None;
+    if (!has_windows_) return true;
+    if (!windows_.open(windows, "the windows to erase") || !value_.open(value, PyBUF_STRIDES))
+      return false;
+    if (windows_.rows() != rows()) return refuse("the windows to erase are not one for each sample");
+    return value_.is_packed(kChannels, first_.item_size) ||
+           refuse("the value to erase with is not (3,) of the target's dtype");
+  }
+
+  Buffer batch_, value_;
+  Target first_;
   Conversions conversions_;
+  RowWindows windows_;
+  bool has_windows_ = false;
+};
+
+// A stage for RGB images of uint8 that writes to the batch if it has an output, else to an image.
+class OutputStage : public Stage {
+ public:
+  bool run(int row, Image* image, Arena& arena) const final {
+    int height, width;
+    if (!image->is_rgb() || !find_size(row, *image, &height, &width)) return false;
+    if (!output_) {
+      const Image result = take_image(arena, height, width, kChannels);
+      run_kernel(row, *image, Slot(result), arena);
+      order_stores();
+      *image = result;
+      return true;
+    }
+    const Slot slot = output_->slot(row);
+    if (slot.height != height || slot.width != width) return false;
+    run_kernel(row, *image, slot, arena);
+    output_->erase(row, slot);
+    order_stores();
+    return true;
+  }
+
+ protected:
+  // Takes the output; None for an image.
+  bool read_output(PyObject* output) {
+    if (output == Py_None) return true;
+    output_.emplace();
+    return output_->read(output) && add_rows(output_->rows());
+  }
+
+  // Returns the size of the result; false if this sample cannot be done here.
+  virtual bool find_size(int row, const Image& image, int* height, int* width) const = 0;
+  virtual void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const = 0;
+
+  const Variant& variant_ = *g_variant;
+
+ private:
+  std::optional<Output> output_;
+};
+
+// [height, width] of the results, (rows, 2).
+class RowSizes : public RowValues<int64_t> {
+ public:
+  bool open(PyObject* object, const char* name) {
+    if (!RowValues<int64_t>::open(object, name, 2)) return false;
+    for (Py_ssize_t n = 0; n < 2 * rows(); ++n) {
+      const int64_t side = (*this)[0][n];
+      if (side < 1 || side > kMaxSide) return refuse("a size is empty or too large");
+    }
+    return true;
+  }
+};
+
+// Whether to flip the image from left to right, and from top to bottom, (rows, 2).
+class RowFlips : public RowValues<uint8_t> {
+ public:
+  bool open(PyObject* object) { return RowValues<uint8_t>::open(object, "the flips", 2); }
 };
 
 }  // namespace gpupipe

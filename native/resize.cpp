@@ -1,10 +1,10 @@
-// The function `prepare_resize` of the module.
+// The function `resize_stage` of the module.
 //
 // Rows of the source are resized in pairs to rows of pairs, which wait in a ring until the rows of
 // the output that need them are made. So all of it stays in the cache of the first level.
 #include <algorithm>
 
-#include "kernel_task.h"
+#include "output.h"
 #include "taps.h"
 
 namespace gpupipe {
@@ -20,7 +20,7 @@ struct Resize {
 // What a thread keeps from one resize to the next: the weights of the last sizes, and memory.
 class Resizer {
  public:
-  void run(const Variant& variant, const Resize& resize, const Output& output, Rows& rows) {
+  void run(const Variant& variant, const Resize& resize, const Slot& slot, Rows& rows) {
     prepare(variant, resize);
     int next = rows_.first[0] / 2;  // the pair of rows that is resized next
     for (int n = 0; n < resize.height; ++n) {
@@ -30,7 +30,7 @@ class Resizer {
       variant.blend_rows(blended_.data(), rows_.weights.data() + size_t(n) * rows_.max_size,
                          end - first, rows_.precision, resize.width * kChannels, levels_.data());
       const int row = resize.flips_y ? resize.height - 1 - n : n;
-      output.write_levels(variant, levels_.data(), row, rows);
+      slot.write_levels(variant, levels_.data(), row, rows);
     }
   }
 
@@ -100,54 +100,56 @@ class Resizer {
   std::vector<const uint16_t*> blended_;
 };
 
-bool is_inside(int begin, int count, int size) { return begin >= 0 && begin <= size - count; }
-
-// The options that Python passes, in this order: the size of the whole result, the corner of the
-// window in it, and flags.
-struct Options {
-  int height, width, top, left, is_cubic, antialias, flips_x, flips_y;
-
-  bool read(PyObject* tuple) {
-    return PyArg_ParseTuple(tuple, "iiiipppp", &height, &width, &top, &left, &is_cubic, &antialias,
-                            &flips_x, &flips_y);
-  }
-};
-
-class ResizeTask : public ImageTask {
- protected:
-  bool read_options(PyObject* tuple) override {
-    Options options;
-    if (!options.read(tuple)) return false;
-    if (options.height < 1 || options.width < 1 || options.height > kMaxSide ||
-        options.width > kMaxSide)
-      return refuse("the size is empty or too large");
-    if (!is_inside(options.top, output_.height, options.height) ||
-        !is_inside(options.left, output_.width, options.width))
-      return refuse("the target is not inside the resized image");
-    const bool is_cubic = options.is_cubic, antialias = options.antialias;
-    resize_.source = image_;
-    resize_.rows = {image_.height, options.height, is_cubic, antialias};
-    resize_.columns = {image_.width, options.width, is_cubic, antialias};
-    resize_.top = options.top, resize_.left = options.left;
-    resize_.height = output_.height, resize_.width = output_.width;
-    resize_.flips_x = options.flips_x, resize_.flips_y = options.flips_y;
+// The arguments are (sizes, windows, flips, is_cubic, antialias, output): the size of each whole
+// result, the window of it that is needed, and whether the window is flipped.
+class ResizeStage : public OutputStage {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject *sizes, *windows, *flips, *output;
+    int is_cubic, antialias;
+    if (!PyArg_ParseTuple(arguments, "OOOppO", &sizes, &windows, &flips, &is_cubic, &antialias,
+                          &output) ||
+        !sizes_.open(sizes, "the sizes") || !windows_.open(windows, "the windows") ||
+        !flips_.open(flips) || !add_rows(sizes_.rows()) || !add_rows(windows_.rows()) ||
+        !add_rows(flips_.rows()) || !read_output(output))
+      return false;
+    for (int row = 0; row < rows(); ++row)
+      if (!windows_.is_inside(row, sizes_[row][0], sizes_[row][1]))
+        return refuse("a window is not inside the resized image");
+    is_cubic_ = is_cubic, antialias_ = antialias;
     return true;
   }
 
-  void run_kernel(const Variant& variant) override {
+ protected:
+  bool find_size(int row, const Image&, int* height, int* width) const override {
+    *height = int(windows_[row][2]), *width = int(windows_[row][3]);
+    return true;
+  }
+
+  void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const override {
     thread_local Resizer resizer;
-    Rows rows(output_.width, 1);
-    resizer.run(variant, resize_, output_, rows);
+    Resize resize;
+    resize.source = image;
+    resize.rows = {image.height, int(sizes_[row][0]), is_cubic_, antialias_};
+    resize.columns = {image.width, int(sizes_[row][1]), is_cubic_, antialias_};
+    resize.top = int(windows_[row][0]), resize.left = int(windows_[row][1]);
+    resize.height = slot.height, resize.width = slot.width;
+    resize.flips_x = flips_[row][0], resize.flips_y = flips_[row][1];
+    Rows rows(arena, slot.width, 1);
+    resizer.run(variant_, resize, slot, rows);
   }
 
  private:
-  Resize resize_;
+  RowSizes sizes_;
+  RowWindows windows_;
+  RowFlips flips_;
+  bool is_cubic_ = false, antialias_ = false;
 };
 
 }  // namespace
 
-PyObject* prepare_resize(PyObject* module, PyObject* arguments) {
-  return prepare<ResizeTask>(module, arguments);
+PyObject* resize_stage(PyObject* module, PyObject* arguments) {
+  return create_stage<ResizeStage>(module, arguments);
 }
 
 }  // namespace gpupipe

@@ -5,27 +5,16 @@
 // build sets -ffp-contract=off.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "image.h"
+
 #include <vector>
 
 namespace gpupipe {
 
-constexpr int kChannels = 3;
 constexpr int kBlock = 8;     // output pixels of a warp that share one exact coordinate
 constexpr int kPadding = 32;  // bytes that a variant may write after a row of levels; AVX-512's 15
 constexpr int kPeriod = 24;   // values after which both vectors of 8 and 3 channels begin again
 constexpr int kFactors = kPeriod + kChannels - 1;  // a period of them from each channel on
-
-// Packed RGB pixels of uint8, with `stride` bytes from row to row.
-struct Image {
-  const uint8_t* pixels;
-  int64_t stride;
-  int height, width;
-
-  // The number of bytes from the first to the last.
-  int64_t size() const { return (height - 1) * stride + int64_t{width} * kChannels; }
-};
 
 // An affine warp: output pixel (column, row) shows the source at matrix * (column, row, 1).
 struct Warp {

@@ -1,5 +1,5 @@
-// The function `prepare_warp` of the module.
-#include "kernel_task.h"
+// The function `warp_stage` of the module.
+#include "output.h"
 #include "rows.h"
 
 namespace gpupipe {
@@ -32,17 +32,12 @@ void fetch_rows(const Warp& warp, const Target& target) {
   asm volatile("" : : "r"(sum));  // so that the compiler keeps the reads
 }
 
-bool read_matrix(PyObject* object, Warp* warp) {
-  Buffer matrix;
-  if (!matrix.open(object, PyBUF_SIMPLE, "the matrix", 2)) return false;
-  if (!matrix.is_packed(6, sizeof(double))) return refuse("the matrix is not (2, 3) of float64");
-  const double* numbers = reinterpret_cast<const double*>(matrix.bytes());
+void set_matrix(const double* numbers, Warp* warp) {
   for (int n = 0; n < 6; ++n) warp->matrix[n] = numbers[n];
   for (int n = 0; n < kBlock; ++n) {
     warp->dx[n] = to_fixed(n * numbers[0]);
     warp->dy[n] = to_fixed(n * numbers[3]);
   }
-  return true;
 }
 
 // Reads the fill; without one it is 0.
@@ -62,39 +57,52 @@ bool read_fill(PyObject* object, Warp* warp) {
   return true;
 }
 
-// The options are (matrix, fill).
-class WarpTask : public ImageTask {
- protected:
-  bool read_options(PyObject* options) override {
-    PyObject *matrix, *fill;
-    warp_.source = image_;
-    return PyArg_ParseTuple(options, "OO", &matrix, &fill) && read_matrix(matrix, &warp_) &&
-           read_fill(fill, &warp_);
+// The arguments are (matrices, sizes, fill, output). The fill is float64 (3,), or None: then the
+// border is not weighed a second time.
+class WarpStage : public OutputStage {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject *matrices, *sizes, *fill, *output;
+    return PyArg_ParseTuple(arguments, "OOOO", &matrices, &sizes, &fill, &output) &&
+           matrices_.open(matrices, "the matrices", 6) && sizes_.open(sizes, "the sizes") &&
+           add_rows(matrices_.rows()) && add_rows(sizes_.rows()) && read_fill(fill, &warp_) &&
+           read_output(output);
   }
 
-  void run_kernel(const Variant& variant) override {
-    const int at_once = output_.count_rows_at_once();
-    Rows rows(output_.width, at_once);
-    if (!has_before()) fetch_rows(warp_, output_);  // what was just decoded is in the cache
-    for (int row = 0; row < output_.height; row += at_once) {
-      const int count = std::min(at_once, output_.height - row);
+ protected:
+  bool find_size(int row, const Image&, int* height, int* width) const override {
+    *height = int(sizes_[row][0]), *width = int(sizes_[row][1]);
+    return true;
+  }
+
+  void run_kernel(int sample, const Image& image, const Slot& slot, Arena& arena) const override {
+    Warp warp = warp_;
+    warp.source = image;
+    set_matrix(matrices_[sample], &warp);
+    const int at_once = slot.count_rows_at_once();
+    Rows rows(arena, slot.width, at_once);
+    if (!image.is_writable) fetch_rows(warp, slot);  // what was just made is in the cache
+    for (int row = 0; row < slot.height; row += at_once) {
+      const int count = std::min(at_once, slot.height - row);
       uint8_t* planes[kChannels] = {rows.planes[0], rows.planes[1], rows.planes[2]};
       for (int n = 0; n < count; ++n) {
-        variant.warp_row(warp_, row + n, output_.width, planes);
-        for (uint8_t*& plane : planes) plane += output_.width;
+        variant_.warp_row(warp, row + n, slot.width, planes);
+        for (uint8_t*& plane : planes) plane += slot.width;
       }
-      output_.write_planes(variant, rows, row, count);
+      slot.write_planes(variant_, rows, row, count);
     }
   }
 
  private:
-  Warp warp_;
+  Warp warp_;  // all but the source and the matrix
+  RowValues<double> matrices_;
+  RowSizes sizes_;
 };
 
 }  // namespace
 
-PyObject* prepare_warp(PyObject* module, PyObject* arguments) {
-  return prepare<WarpTask>(module, arguments);
+PyObject* warp_stage(PyObject* module, PyObject* arguments) {
+  return create_stage<WarpStage>(module, arguments);
 }
 
 }  // namespace gpupipe

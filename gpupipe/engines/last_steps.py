@@ -148,24 +148,18 @@ def _convert_values(
     table = make_table(conversions, dtype, _RGB)
     coefficients = make_coefficients(conversions, dtype, _RGB)
     count, _, height, width = images.shape
+    values = _as_numpy(table[:, 0])
     if images.is_contiguous():
         batch = memory.allocate((count, _RGB, height, width), table.dtype)
-        prepare = _extension.prepare_convert_planes
-        sources, outputs = (t.view(count, _RGB, 1, height * width) for t in (images, batch))
-    else:
-        block = memory.allocate((count, height, width, _RGB), table.dtype)
-        batch = block.permute(0, 3, 1, 2)
-        prepare = _prepare_convert_pixels
-        sources = images.permute(0, 2, 3, 1).view(count, 1, height * width, _RGB)
-        outputs = block.view(count, 1, height * width, _RGB).permute(0, 3, 1, 2)
-    values = _as_numpy(table[:, 0])
-    pairs = zip(sources.numpy(), _as_numpy(outputs), strict=True)
-    _extension.run([prepare(source, (output, values, coefficients)) for source, output in pairs])
-    return batch
-
-
-def _prepare_convert_pixels(source: Any, output: tuple[Any, Any, Any]) -> Any:
-    return _extension.prepare_convert(source, (False, False), output)
+        source, output = (t.view(count, _RGB, 1, height * width) for t in (images, batch))
+        _extension.convert_planes(source.numpy(), (_as_numpy(output), values, coefficients))
+        return batch
+    block = memory.allocate((count, height, width, _RGB), table.dtype)
+    pixels = images.permute(0, 2, 3, 1).view(count, 1, height * width, _RGB)
+    output = block.view(count, 1, height * width, _RGB).permute(0, 3, 1, 2)
+    stage = _extension.deliver_stage(None, (_as_numpy(output), values, coefficients))
+    _extension.run_program(stage, range(count), list(pixels.numpy()))
+    return block.permute(0, 3, 1, 2)
 
 
 def _as_numpy(tensor: torch.Tensor) -> Any:

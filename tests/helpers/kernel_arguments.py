@@ -42,6 +42,6 @@ def tables(dtype: str, numbers: Any = NUMBERS) -> tuple[Any, Any]:
     return bits(make_table(numbers, dtype, 3)[:, 0]), make_coefficients(numbers, dtype, 3)
 
 
-def run(task: Any) -> None:
-    """Run the task of one function of gpupipe._kernels."""
-    assert import_module("gpupipe._kernels").run([task]) == [True]
+def run(stage: Any, image: Any) -> None:
+    """Run a stage of gpupipe._kernels, for a batch of one sample, on an image."""
+    assert import_module("gpupipe._kernels").run_program(stage, [0], [image]) == []

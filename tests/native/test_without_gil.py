@@ -1,4 +1,4 @@
-"""What a task throws while it runs without the GIL becomes an exception of Python."""
+"""What a stage throws while it runs without the GIL becomes an exception of Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def throwing(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The module of throwing.cpp, which makes tasks that throw."""
+    """The module of throwing.cpp, which makes stages that throw."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
@@ -43,9 +43,10 @@ def throwing(tmp_path_factory: pytest.TempPathFactory) -> Any:
         (2, RuntimeError, "no std::exception"),
     ],
 )
-def test_what_a_task_throws_is_an_exception_of_python(
+def test_what_a_stage_throws_is_an_exception_of_python(
     throwing: Any, kind: int, error: type[Exception], message: str
 ) -> None:
+    one = [0], [bytes(1)]
     with pytest.raises(error, match=message):
-        kernels.run([throwing.prepare(3), throwing.prepare(kind)])
-    assert kernels.run([throwing.prepare(3)]) == [True]
+        kernels.run_program(kernels.program((throwing.stage(3), throwing.stage(kind))), *one)
+    assert kernels.run_program(throwing.stage(3), *one) == []

@@ -1,15 +1,15 @@
-// A module whose tasks throw, for test_without_gil.py.
+// A module whose stages throw, for test_without_gil.py.
 #include <stdexcept>
 
-#include "task.h"
+#include "stage.h"
 
 namespace {
 
-class ThrowingTask : public gpupipe::Task {
+class ThrowingStage : public gpupipe::Stage {
  public:
   bool read(PyObject* arguments) override { return PyArg_ParseTuple(arguments, "i", &kind_); }
 
-  bool run() override {
+  bool run(int, gpupipe::Image*, gpupipe::Arena&) const override {
     if (kind_ == 0) throw std::bad_alloc();
     if (kind_ == 1) throw std::length_error("a vector is too long");
     if (kind_ == 2) throw 5;
@@ -21,7 +21,7 @@ class ThrowingTask : public gpupipe::Task {
 };
 
 PyMethodDef kMethods[] = {
-    {"prepare", gpupipe::prepare<ThrowingTask>, METH_VARARGS, nullptr},
+    {"stage", gpupipe::create_stage<ThrowingStage>, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

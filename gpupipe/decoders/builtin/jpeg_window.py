@@ -38,7 +38,3 @@ class JpegWindow(Decoder):
         if not self._extension.decode(data, out, *(window or (0, 0, height, width))):
             raise DeclinedError("damaged")
         return out
-
-    def prepare(self, header: Header, data: Any, window: Any, out: Any) -> Any:
-        """Return a task for `gpupipe._kernels.run` that decodes an RGB image into `out`."""
-        return self._extension.prepare(data, out, *(window or (0, 0, header.height, header.width)))

@@ -2,7 +2,7 @@
 
     read      all threads of the pool, in parts of at most 16 samples
     lower     the thread that read the last part; the other threads go on to the next batch
-    run       all threads, in parts of at most 16 samples, or of 1 if no program can run as a task
+    run       all threads, in parts of at most 16 samples, or of 1 if no field has a native program
     deliver   the thread that ran the last part; it sets `result`
 
 If a sample fails, the later stages leave it out. If a stage itself fails, the whole batch fails.
@@ -227,7 +227,7 @@ class BatchInFlight:
         self._lower()
         parts: list[range] = []
         if self._runner is not None:
-            max_part = _MAX_PART if self._runner.preparations else 1
+            max_part = _MAX_PART if self._runner.native else 1
             parts = self._split(len(self._rows), max_part)
         self._share_out(parts, self._run_part, self._deliver)
 

@@ -1,96 +1,91 @@
 """Kernels of the extension `gpupipe._kernels`, whose rules are tried before all other rules.
 
-A kernel takes an RGB image of uint8. In one pass, it does one geometry, converts the values, and
-writes the result to the slot of the sample. A geometry is a warp, a resize with an optional crop
-and flip, or a flip. For example:
+A kernel takes an RGB image of uint8. In one pass, it does one geometry, and either returns an image
+or converts the values and writes them to the slot of the sample. A geometry is a warp, a resize
+with an optional crop and flip, or a flip. For example:
 
     ops       ResizeOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp, DeliverOp
-    once      find_geometry(match) -> geometry; None if the extension cannot do these operations
-    a sample  geometry(pixels, row) -> (prepare_resize, (256, 341, 16, 58, ...), (224, 224))
-              prepare_resize(pixels, options, (slot, table, coefficients), before) -> task
+    a batch   resize_stage(sizes, windows, flips, is_cubic, antialias, output) -> Stage
+    a sample  run_program(stage, [row], [pixels])      in a program of several stages: see `stages`
 
-Invariants:
-
-- `prepare_*` returns a task and computes nothing. `_extension.run` runs tasks without the GIL. A
-  task keeps its arrays alive. It first runs the task `before`, which writes its input pixels.
-- The rows of `pixels` are contiguous. `run` copies an image if needed; `prepare` does not.
-- A geometry fits all samples of its batch. If one sample has a crop outside the resized image, the
-  rules of single operations match instead.
-
-A program of a decode, a crop and such a kernel becomes one task for each sample: see Preparation.
+A geometry fits all samples of its batch. If one sample has a crop outside the resized image, the
+rules of single operations match instead.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.decoders.builtin.jpeg_window import JpegWindow
-from gpupipe.decoders.chain import EncodedImage
-from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu import kernels, ops
 from gpupipe.engines.cpu.delivery import (
     CONVERTED,
     Conversion,
     DeliverOp,
-    OutputBuffer,
     end_with_delivery,
     find_conversion,
 )
-from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, scratch, view_as_array
+from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, view_as_array
 from gpupipe.engines.cpu.program import (
     Content,
-    Group,
     Kernel,
     Match,
     Maybe,
     Pattern,
     Rule,
-    Task,
-    match_pattern,
+    Stage,
+    SwitchOp,
 )
+from gpupipe.engines.cpu.stages import create_program
 from gpupipe.engines.last_steps import make_coefficients
 from gpupipe.runtime.installation import find_extension
 
 _RGB = 3
+_CHANNELS = {"rgb": 3, "gray": 1}
 _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
+_jpeg = find_extension("_jpeg")
 
-_Target = tuple[Array, Array | None, NDArray[np.float32] | None]
-"""The output array (3, H, W); a table of the new value of each uint8 value, or None to keep the
-values; and coefficients that compute the same values as the table, or None.
+_Output = tuple[Array, Array | None, NDArray[np.float32] | None, Array | None, Array | None]
+"""The batch (B, 3, H, W); a table of the new value of each uint8 value, or None to keep the values;
+coefficients that compute the same values as the table, or None; and the windows to erase and the
+value to erase them with, or None.
 """
-_Prepare = Callable[[Array, tuple[object, ...], _Target, Task | None], Task]
-"""A function of the extension, called with (pixels, options, target, before)."""
-_Geometry = Callable[[Array, int], tuple[_Prepare, tuple[object, ...], ops.Size]]
-"""Called with the pixels of a sample and its row in the batch. Returns the function to call, its
-options, such as sizes and flags, and [height, width] of the result.
-"""
+_Create = Callable[[_Output | None], Stage]
+"""Returns the stage of a geometry. Without an output, the stage passes an image on."""
 
 
-def _find_warp(match: Match) -> _Geometry | None:
+def _find_warp(match: Match) -> _Create | None:
     warp = match[ops.WarpOp]
     if not _is_rgb(warp) or warp.interpolation != "bilinear":
         return None
-    prepare, fill = _extension.prepare_warp, ops.spread_fill(warp.fill, _RGB)
-    return lambda pixels, row: (prepare, (warp.matrices[row], fill), warp.sizes[row])
+    fill = ops.spread_fill(warp.fill, _RGB)
+
+    def create(output: _Output | None) -> Stage:
+        matrices = np.ascontiguousarray(warp.matrices)
+        return Stage(_extension.warp_stage(matrices, _as_int64(warp.sizes, 2), fill, output))
+
+    return create
 
 
-def _find_flip(match: Match) -> _Geometry | None:
-    """Return the _Geometry of a flip; None if the images are not RGB in uint8.
+def _find_flip(match: Match) -> _Create | None:
+    """Return the _Create of a flip; None if the images are not RGB in uint8.
 
     Without a FlipOp, the geometry keeps all pixels in place.
     """
     if not _is_rgb(match.ops[0]):
         return None
-    prepare, flip = _extension.prepare_convert, match.get(ops.FlipOp)
-    return lambda pixels, row: (prepare, _find_flips(flip, row), pixels.shape[:2])
+    flip = match.get(ops.FlipOp)
+    flags = None if flip is None else np.array(flip.flags, np.uint8).reshape(-1, 2)
+    return lambda output: Stage(_extension.deliver_stage(flags, output))
 
 
-def _find_resize(match: Match) -> _Geometry | None:
-    """Return the _Geometry of a resize with an optional crop and flip.
+def _find_resize(match: Match) -> _Create | None:
+    """Return the _Create of a resize with an optional crop and flip.
 
     Return None if the images are not RGB in uint8, if torchvision does not resize them in uint8, or
     if a crop is not inside the resized image. Without antialiasing, torchvision's bilinear resize
@@ -106,36 +101,38 @@ def _find_resize(match: Match) -> _Geometry | None:
     if crop is not None and not all(map(ops.is_inside, crop.windows, resize.sizes)):
         return None
 
-    def call(pixels: Array, row: int) -> tuple[_Prepare, tuple[object, ...], ops.Size]:
-        size = resize.sizes[row]
-        top, left, height, width = (0, 0, *size) if crop is None else crop.windows[row]
-        options = (*size, top, left, is_bicubic, resize.antialias, *_find_flips(flip, row))
-        return _extension.prepare_resize, options, (height, width)
+    def create(output: _Output | None) -> Stage:
+        sizes = _as_int64(resize.sizes, 2)
+        windows = np.pad(sizes, ((0, 0), (2, 0))) if crop is None else _as_int64(crop.windows, 4)
+        flags = np.zeros((len(sizes), 2), np.uint8)
+        if flip is not None:
+            flags[:] = flip.flags
+        options = is_bicubic, resize.antialias, output
+        return Stage(_extension.resize_stage(sizes, windows, flags, *options))
 
-    return call
+    return create
 
 
-def _find_flips(flip: ops.FlipOp | None, row: int) -> tuple[int, ...]:
-    return (0, 0) if flip is None else tuple(flip.flags[row])
+def _as_int64(rows: Sequence[Sequence[int]], columns: int) -> NDArray[np.int64]:
+    return np.asarray(rows, np.int64).reshape(-1, columns)
 
 
 def _is_rgb(op: ops.Op) -> bool:
     return op.spec.dtype == "uint8" and op.spec.channels == _RGB
 
 
-def _as_rows(pixels: Pixels) -> Array:
-    """Return RGB pixels as an array (H, W, C) with contiguous rows, copied if needed."""
-    array = as_array(pixels)
-    return array if array.strides[1:] == (_RGB, 1) else as_packed(array)
+def run_alone(stage: Stage, content: Content, row: int) -> Array:
+    """Run a stage on one sample; return the pixels, (H, W, C), in memory of their own.
 
-
-def _run_to_uint8(geometry: _Geometry, pixels: Pixels, row: int) -> Pixels:
-    """Run a warp, resize or flip, and return the image, uint8 (H, W, C), in scratch memory."""
-    rows = _as_rows(pixels)
-    prepare, options, size = geometry(rows, row)
-    image = scratch.take((*size, _RGB))
-    _extension.run((prepare(rows, options, (image.transpose(2, 0, 1), None, None), None),))
-    return image
+    Raises:
+        ValueError: The stage cannot do this sample, such as one whose window is outside.
+    """
+    array = as_array(cast(Pixels, content))
+    is_packed = array.strides[1:] == (array.itemsize * array.shape[2], array.itemsize)
+    pixels = _extension.run_stage(stage, row, array if is_packed else as_packed(array))
+    if pixels is None:
+        raise ValueError(f"an image of {array.shape} in {array.dtype} has another form than stated")
+    return cast(Array, np.asarray(pixels))
 
 
 @dataclass(frozen=True)
@@ -143,12 +140,16 @@ class _Delivery:
     """Warps, resizes or flips samples, and writes the converted values to their slots.
 
     Attributes:
-        geometry: The warp, resize or flip before the conversion.
+        create: Returns the stage of the warp, resize or flip before the conversion.
         conversion: The conversion of the values, and the output buffer.
+        deliver: The delivery.
+        erase: The windows that are erased in the slots, or None.
     """
 
-    geometry: _Geometry
+    create: _Create
     conversion: Conversion
+    deliver: DeliverOp
+    erase: ops.EraseOp | None
 
     @cached_property
     def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
@@ -163,32 +164,43 @@ class _Delivery:
         coefficients = make_coefficients(conversions, self.conversion.dtype, _RGB)
         return table.dtype, view_as_array(table[:, 0]), coefficients
 
-    def prepare(self, pixels: Array, row: int, before: Task | None) -> Task | None:
-        """Return the task that writes a sample to its slot; None if the sample has no slot.
+    @cached_property
+    def _geometry(self) -> Stage:
+        return self.create(None)
 
-        The task first runs `before`, which writes `pixels`; None if they exist already.
+    def stage(self) -> Stage | None:
+        """Return the stage that writes all samples to their slots, and erases there.
+
+        Return None if the samples differ in size, or if there is no memory for them.
         """
         dtype, table, coefficients = self._tables
-        prepare, options, size = self.geometry(pixels, row)
-        output = self.conversion.output
-        if not output.begin(row, (_RGB, *size), dtype):
+        batch = self.deliver.begin_all(_RGB, dtype)
+        if batch is None:
             return None
-        return prepare(pixels, options, (output.slot_array(row), table, coefficients), before)
+        if self.erase is None:
+            return self.create((batch, table, coefficients, None, None))
+        value = torch.tensor(self.erase.value, dtype=getattr(torch, self.erase.spec.dtype))
+        value = value.expand(_RGB).to(dtype).contiguous()
+        windows = _as_int64(self.erase.windows, 4)
+        return self.create((batch, table, coefficients, windows, view_as_array(value)))
 
     def run(self, pixels: Pixels, row: int) -> None:
-        """Write a sample to its slot in the batch. Do nothing if `prepare` finds no slot for it.
+        """Write a sample to its slot in the batch; do nothing if it has none.
 
         Args:
             pixels: The sample's image.
             row: The sample's position in the batch.
         """
-        task = self.prepare(_as_rows(pixels), row, None)
-        if task is not None:
-            _extension.run((task,))
+        image = run_alone(self._geometry, pixels, row)
+        dtype, table, coefficients = self._tables
+        output = self.conversion.output
+        if output.begin(row, (_RGB, *image.shape[:2]), dtype):
+            slot = output.slot_array(row)[None], table, coefficients
+            _extension.run_program(_extension.deliver_stage(None, slot), (0,), (image,))
 
 
 def _create_rules(
-    name: str, pattern: Pattern, find: Callable[[Match], _Geometry | None]
+    name: str, pattern: Pattern, find: Callable[[Match], _Create | None]
 ) -> tuple[Rule, Rule]:
     """Return two rules for the geometries that `find` returns.
 
@@ -196,17 +208,72 @@ def _create_rules(
     """
 
     def bind_delivery(match: Match) -> Kernel | None:
-        geometry, conversion = find(match), find_conversion(match, has_bfloat16=True)
-        if geometry is None or conversion is None:
+        create, conversion = find(match), find_conversion(match, has_bfloat16=True)
+        if create is None or conversion is None:
             return None
-        delivery = _Delivery(geometry, conversion)
-        return end_with_delivery(name, match, delivery.run, delivery.prepare)
+        delivery = _Delivery(create, conversion, match[DeliverOp], match.get(ops.EraseOp))
+        return end_with_delivery(name, match, delivery.run, delivery.stage)
 
     def bind_image(match: Match) -> Kernel | None:
-        geometry = find(match)
-        return None if geometry is None else Kernel(name, partial(_run_to_uint8, geometry))
+        create = find(match)
+        return None if create is None else stage_kernel(name, lambda: create(None))
 
     return Rule((*pattern, *CONVERTED), bind_delivery), Rule(pattern, bind_image)
+
+
+def stage_kernel(name: str, create: Callable[[], Stage]) -> Kernel:
+    """Return the kernel of a stage that passes an image on.
+
+    Args:
+        name: The name of the kernel in profiles and reports.
+        create: Returns the stage. Called once a batch.
+    """
+    stages: list[Stage] = []
+
+    def stage() -> Stage:
+        if not stages:  # two threads may create one each, which are alike
+            stages.append(create())
+        return stages[0]
+
+    return Kernel(name, lambda content, row: run_alone(stage(), content, row), stage)
+
+
+def _bind_decode(match: Match) -> Kernel:
+    decode = match[ops.DecodeOp]
+    mode, _, dtype = decode.options
+
+    def stage() -> Stage | None:
+        if _jpeg is None or dtype != "uint8" or decode.sizes is None:
+            return None
+        windows = _as_int64(decode.windows, 4) if len(decode.windows) else None
+        return Stage(_jpeg.decode_stage(decode.sizes, windows, _CHANNELS[mode]))
+
+    return Kernel("decode", lambda file, row: kernels.run_decode(decode, file, row), stage)
+
+
+def _bind_crop(match: Match) -> Kernel:
+    crop = match[ops.CropOp]
+
+    def stage() -> Stage | None:
+        return (
+            None
+            if crop.fill is not None
+            else Stage(_extension.crop_stage(_as_int64(crop.windows, 4)))
+        )
+
+    return Kernel("crop", lambda pixels, row: kernels.run_crop(crop, pixels, row), stage)
+
+
+def _bind_switch(match: Match) -> Kernel:
+    switch = match[SwitchOp]
+
+    def stage() -> Stage | None:
+        branches = tuple(create_program(branch.groups) for branch in switch.branches)
+        if not any(branches):
+            return None
+        return Stage(_extension.switch_stage(np.asarray(switch.index, np.int64), branches))
+
+    return Kernel("switch", lambda pixels, row: kernels.run_switch(switch, pixels, row), stage)
 
 
 def create_rules() -> list[Rule]:
@@ -216,79 +283,14 @@ def create_rules() -> list[Rule]:
     resize = ops.ResizeOp, Maybe(ops.CropOp), Maybe(ops.FlipOp)
     convert, _ = _create_rules("kernels.convert", (Maybe(ops.FlipOp),), _find_flip)
     _, resize_alone = _create_rules("kernels.resize", (ops.ResizeOp,), _find_resize)
+    _, flip_alone = _create_rules("kernels.flip", (ops.FlipOp,), _find_flip)
     return [
         *_create_rules("kernels.warp", (ops.WarpOp,), _find_warp),
         *_create_rules("kernels.resize", resize, _find_resize),
         resize_alone,
         convert,
+        flip_alone,
+        Rule((ops.DecodeOp,), _bind_decode),
+        Rule((ops.CropOp,), _bind_crop),
+        Rule((SwitchOp,), _bind_switch),
     ]
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """Prepares one task for a sample: decode and crop, both optional, and a kernel that delivers.
-
-    Attributes:
-        decode: The decode of an image file; None if the content is pixels.
-        crop: The crop; None if there is none.
-        kernel: The kernel that delivers. Its `prepare` must not be None.
-        output: The buffer that the kernel writes to.
-    """
-
-    decode: ops.DecodeOp | None
-    crop: ops.CropOp | None
-    kernel: Kernel
-    output: OutputBuffer
-
-    def prepare(self, content: Content, row: int) -> Task | None:
-        """Return the task of a sample; None if its operations must run one by one instead."""
-        before: Task | None = None
-        if self.decode is not None:
-            assert isinstance(content, EncodedImage)
-            image, decoder = content, content.decoder
-            if not isinstance(decoder, JpegWindow) or not image.is_upright(self.decode.options):
-                return None
-            # A file that cannot be decoded must not decide the shape of the batch.
-            if not self.output.is_allocated:
-                return None
-            content = scratch.take((*image.size, _RGB))
-            window = self.decode.windows[row] if self.decode.windows else None
-            before = decoder.prepare(image.header, image.data, window, content)
-        assert isinstance(content, np.ndarray) and self.kernel.prepare is not None
-        if self.crop is not None:
-            if not ops.is_inside(self.crop.windows[row], content.shape):
-                return None
-            top, left, height, width = self.crop.windows[row]
-            content = content[top : top + height, left : left + width]
-        if content.strides[1:] != (_RGB, 1):
-            return None
-        return self.kernel.prepare(content, row, before)
-
-
-def find_preparation(groups: Sequence[Group]) -> Preparation | None:
-    """Return the Preparation that joins `groups` into one task; None if that is not possible."""
-    if not groups:
-        return None
-    *before, (kernel, (*_, deliver)) = groups
-    if kernel.prepare is None or not isinstance(deliver, DeliverOp):
-        return None
-    first = [op for _, part in before for op in part]
-    match = match_pattern((Maybe(ops.DecodeOp), Maybe(ops.CropOp)), first)
-    if match is None or len(match.ops) < len(first):
-        return None
-    decode, crop = match.get(ops.DecodeOp), match.get(ops.CropOp)
-    if crop is not None and crop.fill is not None:
-        return None
-    if decode is not None and (decode.options.mode, decode.options.dtype) != ("rgb", "uint8"):
-        return None
-    return Preparation(decode, crop, kernel, deliver.output)
-
-
-def run_tasks(tasks: Sequence[Task]) -> list[bool]:
-    """Run the tasks of several samples in one call without the GIL, one after the other.
-
-    Returns:
-        Whether each task succeeded. A task fails if its image is damaged.
-    """
-    done: list[bool] = _extension.run(tasks)
-    return done

@@ -19,11 +19,12 @@ from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpupipe.engines.batch import BatchMemory, DeliveryFormat
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor, view_as_array
-from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Prepare
+from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Stage
 from gpupipe.engines.last_steps import Conversions, make_table
 from gpupipe.pipeline.tensors import from_steps
 
@@ -81,6 +82,18 @@ class OutputBuffer:
                     self._batch = batch
         return self._array.shape[1:] == shape
 
+    def begin_all(self, shape: tuple[int, ...], dtype: torch.dtype) -> Array | None:
+        """Record one shape for all samples of the batch.
+
+        Returns:
+            The tensor as a NumPy array (B, ...), bfloat16 as int16; None if the buffer has no
+            memory, or if a sample that was recorded before has another shape.
+        """
+        if not self.begin(0, shape, dtype):
+            return None
+        self.shapes = dict.fromkeys(range(self._count), shape)
+        return self._array
+
     def has_slot(self, row: int) -> bool:
         """Return whether a sample has a slot; False before `begin` was called for it."""
         return self._batch is not None and self.shapes.get(row) == self._array.shape[1:]
@@ -112,9 +125,25 @@ class OutputBuffer:
 
 @dataclass(frozen=True)
 class DeliverOp(ops.Op):
-    """Writes each sample to its slot in the batch."""
+    """Writes each sample to its slot in the batch.
+
+    `sizes` is [height, width] of each image, (B, 2), if all of them are known.
+    """
 
     output: OutputBuffer
+    sizes: NDArray[np.float64] | None = None
+
+    def begin_all(self, channels: int, dtype: torch.dtype) -> Array | None:
+        """Return the batch, (B, channels, H, W), if all images have one size that is known.
+
+        Return None if they have not, or if the output has no memory.
+        """
+        if self.sizes is None or not len(self.sizes) or (self.sizes != self.sizes[0]).any():
+            return None
+        height, width = map(int, self.sizes[0].tolist())
+        if height < 1 or width < 1:
+            return None
+        return self.output.begin_all((channels, height, width), dtype)
 
 
 CONVERTED: Pattern = (Maybe(ops.ToDtypeOp), Maybe(ops.NormalizeOp), Maybe(ops.EraseOp), DeliverOp)
@@ -168,7 +197,10 @@ def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | No
 
 
 def end_with_delivery(
-    name: str, match: Match, write: Callable[[Pixels, int], None], prepare: Prepare | None = None
+    name: str,
+    match: Match,
+    write: Callable[[Pixels, int], None],
+    stage: Callable[[], Stage | None] | None = None,
 ) -> Kernel:
     """Return a kernel that writes a sample to its slot, and then does the EraseOp in the slot.
 
@@ -176,19 +208,18 @@ def end_with_delivery(
         name: The name of the kernel.
         match: The operations. The last is a DeliverOp, with an optional EraseOp before it.
         write: Runs all operations but the EraseOp.
-        prepare: Returns a task with the effect of `write`.
+        stage: Returns the stage of all operations: see Kernel.
     """
     erase, output = match.get(ops.EraseOp), match[DeliverOp].output
-    finish = None if erase is None else partial(_erase_in_slot, erase, output)
 
     def run(content: Content, row: int) -> Pixels:
         pixels = cast(Pixels, content)
         write(pixels, row)
-        if finish is not None:
-            finish(row)
+        if erase is not None:
+            _erase_in_slot(erase, output, row)
         return pixels
 
-    return Kernel(name, run, prepare, finish)
+    return Kernel(name, run, stage)
 
 
 def _erase_in_slot(erase: ops.EraseOp, output: OutputBuffer, row: int) -> None:

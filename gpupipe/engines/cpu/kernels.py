@@ -3,6 +3,8 @@
 `opencv_kernels` and `compiled_kernels` have faster kernels. Some of those run several operations.
 """
 
+from typing import cast
+
 import numpy as np
 import torch
 
@@ -11,7 +13,7 @@ from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp, find_delivery
 from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, as_tensor, scratch
-from gpupipe.engines.cpu.program import BlendOp, Maybe, Rule, SwitchOp, single
+from gpupipe.engines.cpu.program import BlendOp, Content, Maybe, Rule, SwitchOp, single
 from gpupipe.pipeline.geometry import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import cut, flip, in_float32
@@ -25,7 +27,9 @@ _ANTIALIASED = {
 """The operators that torch.nn.functional.interpolate calls; these have an argument `out`."""
 
 
-def _run_decode(op: ops.DecodeOp, image: EncodedImage, row: int) -> Pixels:
+def run_decode(op: ops.DecodeOp, content: Content, row: int) -> Pixels:
+    """Decode an image file."""
+    image = cast(EncodedImage, content)
     header, out = image.header, None
     if header.is_plain and op.options.dtype == "uint8":
         out = scratch.take((header.height, header.width, 3 if op.options.mode == "rgb" else 1))
@@ -52,7 +56,9 @@ def _run_check(op: ops.CheckOp, pixels: Pixels, row: int) -> Pixels:
     return pixels
 
 
-def _run_crop(op: ops.CropOp, pixels: Pixels, row: int) -> Pixels:
+def run_crop(op: ops.CropOp, content: Content, row: int) -> Pixels:
+    """Cut out a window. Raise SampleIncompatibleError if it is outside and there is no fill."""
+    pixels = cast(Pixels, content)
     top, left, height, width = op.windows[row]
     if op.fill is not None:
         return cut(as_tensor(pixels), (top, left), (height, width), op.fill)
@@ -157,8 +163,9 @@ def _run_color(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     return in_float32(as_tensor(pixels), lambda image: color_ops.apply(op.name, image, values))
 
 
-def _run_switch(op: SwitchOp, pixels: Pixels, row: int) -> Pixels:
-    return op.branches[op.index[row]].run(pixels, row)
+def run_switch(op: SwitchOp, content: Content, row: int) -> Pixels:
+    """Run one branch."""
+    return op.branches[op.index[row]].run(content, row)
 
 
 def _run_blend(op: BlendOp, pixels: Pixels, row: int) -> Pixels:
@@ -169,8 +176,8 @@ def _run_blend(op: BlendOp, pixels: Pixels, row: int) -> Pixels:
 
 
 RULES = [
-    single(ops.DecodeOp, "decode", _run_decode),
-    single(ops.CropOp, "crop", _run_crop),
+    single(ops.DecodeOp, "decode", run_decode),
+    single(ops.CropOp, "crop", run_crop),
     single(ops.PadOp, "numpy.pad", _run_pad),
     single(ops.ResizeOp, "torch.interpolate", _run_resize_uint8, _is_antialiased_uint8),
     single(ops.ResizeOp, "torchvision.resize", _run_resize, needs_torchvision=True),
@@ -184,7 +191,7 @@ RULES = [
     single(ops.ToDtypeOp, "torchvision.to_dtype", _run_to_dtype, needs_torchvision=True),
     single(ops.NormalizeOp, "torch.normalize", _run_normalize),
     single(ops.ColorOp, "torchvision.color", _run_color, needs_torchvision=True),
-    single(SwitchOp, "switch", _run_switch),
+    single(SwitchOp, "switch", run_switch),
     single(BlendOp, "numpy.add", _run_blend),
     single(ops.TorchOp, "torch", _run_torch, needs_torchvision=True),
     single(ops.CheckOp, "check", _run_check),

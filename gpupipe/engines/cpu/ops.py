@@ -65,10 +65,14 @@ class Op:
 
 @dataclass(frozen=True)
 class DecodeOp(Op):
-    """Decodes only `windows[row]` of each image; without windows, decodes whole images."""
+    """Decodes only `windows[row]` of each image; without windows, decodes whole images.
+
+    `sizes` is [height, width] of the decoded images, (B, 2), if they are known.
+    """
 
     options: DecodeOptions
     windows: Sequence[Window] = ()
+    sizes: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)

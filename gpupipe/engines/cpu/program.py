@@ -17,21 +17,15 @@ from typing import NamedTuple, NewType, TypeVar, cast
 
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.base import Operator
-from gpupipe.engines.cpu.ops import Array, Op, Pixels
+from gpupipe.engines.cpu.ops import Op, Pixels
 from gpupipe.runtime import tracing
 
 Content = EncodedImage | Pixels
 """The input of a program: an image file that is not decoded yet, or pixels."""
-Task = NewType("Task", object)
-"""Operations on one sample that `gpupipe._kernels.run` runs later, without the GIL."""
+Stage = NewType("Stage", object)
+"""One or more operations on all samples of a batch, run by the extension: see native/stage.h."""
 Run = Callable[[Content, int], Pixels]
 """Called with the content of a sample and its row in the batch. Returns the new pixels."""
-Prepare = Callable[[Array, int, Task | None], Task | None]
-"""Returns a task that runs operations up to a delivery; None if this sample needs `Run` instead.
-
-Called with pixels, uint8 (H, W, 3) with contiguous rows; the row of the sample in the batch; and
-the task that writes these pixels first, or None if they exist already.
-"""
 _Op = TypeVar("_Op", bound=Op)
 _Pixels = TypeVar("_Pixels")
 
@@ -43,16 +37,14 @@ class Kernel:
     Attributes:
         name: The name in profiles and reports.
         run: Runs the operations. After a delivery, ignore the pixels that it returns.
-        prepare: Returns a task that does the work later; None if the kernel cannot make tasks.
-        finish: Called with the row of a sample after its task, to run the operations that the task
-            leaves out; None if it leaves out none.
+        stage: Called once a batch. Returns the stage that has the effect of `run` on each of its
+            samples, or None if this batch has none. It is None for kernels without stages.
         needs_torchvision: Whether `run` may call torchvision.
     """
 
     name: str
     run: Run
-    prepare: Prepare | None = None
-    finish: Callable[[int], None] | None = None
+    stage: Callable[[], Stage | None] | None = None
     needs_torchvision: bool = False
 
 

@@ -1,19 +1,18 @@
-"""Reads the samples of a batch, and runs their programs, several in one call where possible.
+"""Reads the samples of a batch, and runs their programs, many in one call where possible.
 
     SampleReader    id -> fields: image files, arrays, or decoded images from the cache
     SampleRunner    fields -> slots of the batch
 
-A thread that re-takes the GIL after a native call waits for the other threads. So a thread prepares
-several samples as tasks, and runs them in one call without the GIL. A task decodes an image file
-with the extension `gpupipe._jpeg`, and then runs the last kernel of the program. The tasks run one
-after the other. So the decoded pixels of all samples share the scratch memory of the thread.
+A thread that re-takes the GIL after a native call waits for the other threads. So a thread runs the
+native program of a field on several samples in one call without the GIL: see `stages`. The samples
+share the scratch memory of the thread. Those that the native program cannot do run one by one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -21,11 +20,12 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import as_array, read_bytes, read_rows
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
+from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import DecoderChain, EncodedImage
-from gpupipe.engines.cpu.compiled_kernels import Preparation, find_preparation, run_tasks
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.ops import as_packed, scratch
-from gpupipe.engines.cpu.program import Content, Program, Task, run_groups
+from gpupipe.engines.cpu.ops import DecodeOp, as_packed, scratch
+from gpupipe.engines.cpu.program import Content, Program, Stage, run_groups
+from gpupipe.engines.cpu.stages import create_native, run_native
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.tensors import to_steps
 from gpupipe.runtime import tracing
@@ -142,13 +142,6 @@ class SampleReader:
         return self.cache if self.cache is not None and name in self.cache.prefixes else None
 
 
-class _Prepared(NamedTuple):
-    row: int
-    name: str
-    image: Image
-    task: Task
-
-
 @dataclass(frozen=True)
 class SampleRunner:
     """Runs the programs of a batch on its samples.
@@ -170,55 +163,82 @@ class SampleRunner:
     key: str
 
     @cached_property
-    def preparations(self) -> Mapping[str, Preparation]:
-        """The Preparation of each field whose samples can run as tasks, by field."""
-        each = [(name, find_preparation(program.rest)) for name, program in self.programs.items()]
-        return {name: preparation for name, preparation in each if preparation is not None}
+    def native(self) -> Mapping[str, Stage]:
+        """The native program of each field that has one, by field; none while a trace is recorded,
+        so that each kernel is timed by itself.
+
+        For a field of the decoded cache, it continues from the cached pixels.
+        """
+        natives: dict[str, Stage] = {}
+        if not self.programs or tracing.is_recording():
+            return natives
+        for name in self.pipeline.fields:
+            views = [self.programs[view] for view in self.pipeline.views_of(name)]
+            stage = create_native(self.programs[name].rest, views)
+            if stage is not None:
+                natives[name] = stage
+        return natives
 
     def run(self, samples: Mapping[int, Fields]) -> None:
         """Run the programs on `samples`: the fields of each sample, by its row in the batch."""
-        prepared: list[_Prepared] = []
+        waiting: dict[int, Fields] = {}
         pixels = 0
         for row, contents in samples.items():
             if self.is_cancelled():
                 return
-            scratch.begin_sample()
-            try:
-                with tracing.span("sample", "loader", batch=self.key, row=row):
-                    added = self._run_or_prepare(row, contents)
-            except Exception as e:
-                self.on_error(row, e)
+            left = self._run_alone(row, contents, self.native)
+            if not left:
                 continue
-            prepared += added
-            pixels += sum(prod(part.image.size) for part in added)
+            waiting[row] = left
+            pixels += sum(prod(image.size) for image in left.values() if isinstance(image, Image))
             if pixels > _MAX_PIXELS:
-                self._run_prepared(prepared)
-                prepared, pixels = [], 0
-        if prepared:
-            self._run_prepared(prepared)
+                self._run_native(waiting)
+                waiting, pixels = {}, 0
+        if waiting:
+            self._run_native(waiting)
 
-    def _run_or_prepare(self, row: int, contents: Fields) -> list[_Prepared]:
-        """Return tasks for the fields of a sample. Fields that cannot be tasks run at once."""
-        prepared = []
-        for name, content in contents.items():
-            if isinstance(content, Image) and (task := self._prepare(name, content, row)):
-                prepared.append(_Prepared(row, name, content, task))
-            else:
-                self._run_field(name, content, row)
-        return prepared
+    def _run_alone(self, row: int, contents: Fields, later: Container[str]) -> Fields:
+        """Run the fields of a sample that are not in `later`. Return the others, if none failed."""
+        if all(name in later for name in contents):
+            return contents
+        scratch.begin_sample()
+        try:
+            with tracing.span("sample", "loader", batch=self.key, row=row):
+                for name, content in contents.items():
+                    if name not in later:
+                        self._run_field(name, content, row)
+        except Exception as e:
+            self.on_error(row, e)
+            return {}
+        return {name: content for name, content in contents.items() if name in later}
 
-    def _prepare(self, name: str, image: Image, row: int) -> Task | None:
-        """Return one task for all operations on a field; None if there is no such task.
+    def _run_native(self, samples: Mapping[int, Fields]) -> None:
+        """Run the native program of each field; run the samples that it cannot do one by one."""
+        for name, stage in self.native.items():
+            contents = [self._find_native(name, sample[name]) for sample in samples.values()]
+            able = [row for row, data in zip(samples, contents, strict=True) if data is not None]
+            try:
+                failed = run_native(stage, able, [data for data in contents if data is not None])
+                done = set(able).difference(able[n] for n in failed)
+            except Exception:  # such as MemoryError: samples that run alone raise their own errors
+                done = set()
+            left = [row for row in samples if row not in done]
+            for row in left:
+                self._run_alone(row, {name: samples[row][name]}, ())
 
-        While a trace is recorded, return None, so that each kernel is timed by itself.
+    def _find_native(self, name: str, content: Content | CachedImage) -> object | None:
+        """Return the buffer on which a native program runs: a file, or pixels.
+
+        Return None if there is none: the file is no plain JPEG, or must be rotated.
         """
-        preparation = self.preparations.get(name)
-        if preparation is None or tracing.is_recording():
+        if isinstance(content, CachedImage):
+            return None if isinstance(content.content, EncodedImage) else content.content
+        if not isinstance(content, EncodedImage):
             return None
-        if isinstance(image, EncodedImage):
-            return preparation.prepare(image, row)
-        is_cached = not isinstance(image.content, EncodedImage)
-        return preparation.prepare(image.content, row) if is_cached else None
+        decode = self.programs[name].ops[0]
+        assert isinstance(decode, DecodeOp)
+        is_jpeg = isinstance(content.decoder, JpegWindow) and content.is_upright(decode.options)
+        return content.data if is_jpeg else None
 
     def _run_field(self, name: str, content: Content | CachedImage, row: int) -> None:
         program = self.programs[name]
@@ -234,19 +254,3 @@ class SampleRunner:
             pixels = run_groups(program.rest, prefix, row)
         for view in self.pipeline.views_of(name):
             self.programs[view].run(pixels, row)
-
-    def _run_prepared(self, prepared: list[_Prepared]) -> None:
-        try:
-            are_done = run_tasks([part.task for part in prepared])
-        except Exception:  # such as MemoryError: samples that run alone raise errors of their own
-            are_done = [False] * len(prepared)
-        for part, is_done in zip(prepared, are_done, strict=True):
-            scratch.begin_sample()
-            try:
-                finish = self.preparations[part.name].kernel.finish
-                if not is_done:
-                    self._run_field(part.name, part.image, part.row)
-                elif finish is not None:
-                    finish(part.row)
-            except Exception as e:
-                self.on_error(part.row, e)

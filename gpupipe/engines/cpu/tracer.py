@@ -94,7 +94,7 @@ class Tracer:
 
     def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
         options = DecodeOptions(mode, apply_exif_orientation, dtype)
-        self._add(ops.DecodeOp(*self._origin, options))
+        self._add(ops.DecodeOp(*self._origin, options, (), self._decoded_size.astype(np.int64)))
 
     def crop(self, anchor: ArrayLike, shape: ArrayLike, fill: Fill | None = None) -> None:
         self._add(ops.CropOp(*self._origin, self._whole(anchor, shape), fill))
@@ -219,7 +219,7 @@ class Tracer:
         With an `output`, the program ends with the delivery to it.
         """
         if output is not None:
-            self._add(DeliverOp(*self._origin, output))
+            self._add(DeliverOp(*self._origin, output, self.size))
         cut = self._cut or len(self.ops)
         with_windows = [*add_windows(self.ops[:cut], self._decoded_size), *self.ops[cut:]]
         return Program(with_windows, self._rules, self._cut)

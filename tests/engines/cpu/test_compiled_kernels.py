@@ -42,7 +42,8 @@ def matrices() -> list[Floats]:
 
 def warp(image: Any, matrix: Floats, fill: Any, place: torch.Tensor, how: Any) -> torch.Tensor:
     values = None if fill is None else np.array(fill, float)
-    run(extension.prepare_warp(image, (matrix, values), (bits(place), *how)))
+    sizes = np.array([place.shape[1:]])
+    run(extension.warp_stage(matrix[None], sizes, values, (bits(place)[None], *how)), image)
     return place
 
 
@@ -121,7 +122,8 @@ def test_a_conversion_has_torchvisions_bits(variant: str, dtype: str) -> None:
             levels = ((levels.float().mul(1 / 255) - mean) / std).to(getattr(torch, dtype))
         for is_packed in (True, False):
             place = target(*size, dtype, is_packed)
-            run(extension.prepare_convert(image, flips, (bits(place), *how)))
+            flags = np.array([flips], np.uint8)
+            run(extension.deliver_stage(flags, (bits(place)[None], *how)), image)
             assert torch.equal(place, levels), (size, flips, is_packed)
 
 
@@ -136,7 +138,7 @@ def test_a_place_may_begin_anywhere_in_a_cache_line(
         block = torch.full((count + 36,), -7.0)
         part = block[start : start + count]
         place = part.view(3, 3, width) if is_packed else part.view(3, width, 3).permute(2, 0, 1)
-        run(extension.prepare_convert(image, (0, 0), (place.numpy(), *how)))
+        run(extension.deliver_stage(None, (place.numpy()[None], *how)), image)
         levels = torch.from_numpy(image.copy()).permute(2, 0, 1).long()
         looked_up = torch.from_numpy(how[0])[torch.arange(3)[:, None, None], levels]
         assert torch.equal(place, looked_up), (width, start)
@@ -153,15 +155,10 @@ def test_numbers_that_are_not_exact_are_looked_up() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image": np.zeros((4, 4, 4), np.uint8)}, "is not \\(H, W, 3\\)"),
-        ({"image": np.zeros((4, 4, 3), np.float32)}, "is not \\(H, W, 3\\)"),
-        ({"image": np.zeros((4, 8, 3), np.uint8)[:, ::2]}, "rows of the image are not packed"),
-        ({"image": np.zeros((4, 4, 3), np.uint8)[::-1]}, "rows of the image are not packed"),
-        ({"image": np.zeros((0, 4, 3), np.uint8)}, "empty"),
-        ({"image": np.zeros((4, 4), np.uint8)}, "2 axes instead of 3"),
-        ({"target": np.zeros((2, 4, 4), np.float32)}, "target is not \\(3, H, W\\)"),
+        ({"target": np.zeros((2, 4, 4), np.float32)}, "target is not \\(B, 3, H, W\\)"),
         ({"target": np.zeros((3, 4, 8), np.float32)[:, :, ::2]}, "rows of the target"),
-        ({"target": np.zeros((3, 5, 4), np.float32)}, "differ in size"),
+        ({"target": np.zeros((3, 0, 4), np.float32)}, "the target is empty"),
+        ({"target": np.zeros((4, 4), np.float32)}, "3 axes instead of 4"),
         ({"target": np.zeros((3, 4, 4), np.complex128)}, "1, 2, 4 or 8 bytes"),
         (
             {"target": np.zeros(193, np.uint8)[1:].view(np.float32).reshape(3, 4, 4)},
@@ -176,43 +173,59 @@ def test_numbers_that_are_not_exact_are_looked_up() -> None:
 )
 def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
     arguments = {
-        "image": np.zeros((4, 4, 3), np.uint8),
         "target": np.zeros((3, 4, 4), np.float32),
         "table": np.zeros((3, 256), np.float32),
         "factors": None,
     }
 
-    def prepare(image: Any, *output: Any) -> Any:
-        return extension.prepare_convert(image, (False, False), output)
+    def create(target: Any, *how: Any) -> Any:
+        return extension.deliver_stage(None, (target[None], *how))
 
-    run(prepare(*arguments.values()))
+    run(create(*arguments.values()), np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(ValueError, match=message):
-        prepare(*(arguments | change).values())
+        create(*(arguments | change).values())
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((4, 4, 1), np.uint8),
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros((4, 4, 3), np.int8),
+        np.zeros((4, 8, 3), np.uint8)[:, ::2],
+        np.zeros((4, 4, 3), np.uint8)[::-1],
+        np.zeros((0, 4, 3), np.uint8),
+        np.zeros((5, 4, 3), np.uint8),
+        np.zeros((4, 4), np.uint8),
+        np.zeros(48, np.uint8),
+        b"",
+    ],
+    ids=lambda image: f"{np.shape(image)} {getattr(image, 'dtype', '')}",
+)
+def test_images_of_another_form_are_left_to_python(image: Any) -> None:
+    """They are not done, and nothing is written."""
+    place = np.ones((1, 3, 4, 4), np.uint8)
+    stage = extension.deliver_stage(None, (place, None, None))
+    assert extension.run_program(stage, [0], [image]) == [0]
+    assert place.all()
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        (),
-        ([], (None, None, None)),
-        ((0, 0), [None, None, None]),
-        ((0,), (None, None, None)),
-        ((0, 0), (None,)),
-        ((0, 0), (None, None, None), None, None),
-    ],
+    [(), (None,), (None, [None, None, None]), (None, (None,)), (0, (None,) * 3), (None, None, 0)],
     ids=str,
 )
 def test_arguments_of_another_number_or_type_are_refused(arguments: Any) -> None:
-    with pytest.raises(TypeError):
-        extension.prepare_convert(np.zeros((4, 4, 3), np.uint8), *arguments)
+    with pytest.raises((TypeError, ValueError)):
+        extension.deliver_stage(*arguments)
 
 
 def test_a_target_that_is_read_only_is_refused() -> None:
     place = np.zeros((3, 4, 4), np.uint8)
     place.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        image = np.zeros((4, 4, 3), np.uint8)
-        run(extension.prepare_convert(image, (False, False), (place, None, None)))
+        extension.deliver_stage(None, (place[None], None, None))
 
 
 def test_a_variant_that_is_not_there_is_refused() -> None:

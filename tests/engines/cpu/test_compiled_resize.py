@@ -41,9 +41,9 @@ def resize(
 ) -> torch.Tensor:
     """Resize to `place`, which is of the whole size in uint8 if None."""
     made = target(*size, "uint8", True) if place is None else place
-    is_cubic = mode[0] == "bicubic"
-    options = (*size, *corner, is_cubic, mode[1], *flips)
-    run(extension.prepare_resize(image, options, (bits(made), *how)))
+    window = np.array([[*corner, *made.shape[1:]]])
+    options = np.array([flips], np.uint8), mode[0] == "bicubic", mode[1], (bits(made)[None], *how)
+    run(extension.resize_stage(np.array([size]), window, *options), image)
     return made
 
 
@@ -137,32 +137,33 @@ def test_threads_resize_at_once(variant: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image": np.zeros((4, 4, 4), np.uint8)}, "is not \\(H, W, 3\\)"),
-        ({"image": np.zeros((4, 8, 3), np.uint8)[:, ::2]}, "rows of the image are not packed"),
-        ({"size": (0, 8)}, "the size is empty"),
-        ({"size": (8, 1 << 21)}, "the size is empty or too large"),
+        ({"size": (0, 8)}, "a size is empty"),
+        ({"size": (8, 1 << 21)}, "a size is empty or too large"),
+        ({"size": (8.0, 8.0)}, "the sizes is not \\(rows, 2\\) of int64"),
+        ({"flips": np.zeros((2, 2), np.uint8)}, "differ in the number of rows"),
         ({"size": (8, 7)}, "not inside the resized image"),
         ({"corner": (1, 0)}, "not inside the resized image"),
         ({"corner": (0, -1)}, "not inside the resized image"),
         ({"corner": (0, 2**31 - 1)}, "not inside the resized image"),
-        ({"target": np.zeros((2, 8, 8), np.float32)}, "target is not \\(3, H, W\\)"),
+        ({"target": np.zeros((2, 8, 8), np.float32)}, "target is not \\(B, 3, H, W\\)"),
         ({"table": None}, "needs a table"),
     ],
     ids=str,
 )
 def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
     arguments = {
-        "image": np.zeros((4, 4, 3), np.uint8),
         "size": (8, 8),
         "corner": (0, 0),
+        "flips": np.zeros((1, 2), np.uint8),
         "target": np.zeros((3, 8, 8), np.float32),
         "table": np.zeros((3, 256), np.float32),
     }
 
-    def prepare(image: Any, size: Any, corner: Any, target: Any, table: Any) -> Any:
-        options = (*size, *corner, False, True, False, False)
-        return extension.prepare_resize(image, options, (target, table, None))
+    def create(size: Any, corner: Any, flips: Any, target: Any, table: Any) -> Any:
+        window = np.array([[*corner, *target.shape[1:]]])
+        output = target[None], table, None
+        return extension.resize_stage(np.array([size]), window, flips, False, True, output)
 
-    run(prepare(**arguments))
+    run(create(**arguments), np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(ValueError, match=message):
-        prepare(**(arguments | change))
+        create(**(arguments | change))

@@ -1,5 +1,5 @@
-"""Samples that are read, several at once; decoding and the kernel after it in one call: the same
-pixels, shapes and errors as in two.
+"""Samples that are read, several at once, and run as native programs: the same pixels, shapes and
+errors as one by one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 
 import gpupipe
 from gpupipe.engines.cpu import samples
-from gpupipe.engines.cpu.compiled_kernels import Preparation
 from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.runtime import tracing
 from helpers.jpeg_kinds import encode, several_scans
@@ -41,28 +40,26 @@ PIPELINES: list[list[Any]] = [
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Whether each sample, in the order of preparation, was done as prepared work."""
+    """Whether each sample that was run as a native program was done by it."""
     found: list[bool] = []
-    prepare_sample, run_tasks = Preparation.prepare, samples.run_tasks
+    run_native = samples.run_native
 
-    def prepare(self: Preparation, content: Any, row: int) -> Any:
-        task = prepare_sample(self, content, row)
-        if task is None:
-            found.append(False)
-        return task
+    def run_and_note(stage: Any, rows: Any, contents: Any) -> list[int]:
+        failed = run_native(stage, rows, contents)
+        found.extend(n not in failed for n in range(len(rows)))
+        return failed
 
-    def run_and_note(tasks: Any) -> list[bool]:
-        found.extend(are_done := run_tasks(tasks))
-        return are_done
-
-    monkeypatch.setattr(Preparation, "prepare", prepare)
-    monkeypatch.setattr(samples, "run_tasks", run_and_note)
+    monkeypatch.setattr(samples, "run_native", run_and_note)
     yield found
+
+
+def has_none(groups: Any, views: Any) -> None:
+    """In place of `create_native`: samples run one by one."""
 
 
 @pytest.mark.parametrize("steps", PIPELINES, ids=str)
 @pytest.mark.parametrize("options", [{}, {"memory_format": "channels_last"}], ids=str)
-def test_the_pixels_are_those_of_two_calls(
+def test_the_pixels_are_those_of_single_samples(
     faces: Path,
     steps: list[Any],
     options: dict[str, Any],
@@ -71,8 +68,8 @@ def test_the_pixels_are_those_of_two_calls(
 ) -> None:
     with load(faces, ["decode", *steps], **options) as loader:
         found = by_id(loader)
-    assert calls.count(True) >= 60 - 2 * 8, "all but the first samples of a batch"
-    monkeypatch.setattr(samples, "find_preparation", lambda groups: None)
+    assert calls.count(True) >= 60
+    monkeypatch.setattr(samples, "create_native", has_none)
     calls.clear()
     with load(faces, ["decode", *steps], **options) as loader:
         expected = by_id(loader)
@@ -83,7 +80,6 @@ def test_the_pixels_are_those_of_two_calls(
 def test_images_are_turned_as_their_exif_tags_say(
     orientation_photos: Path, tmp_path: Path, calls: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three of each, so that most are not the first of a batch, whose shape is not known yet."""
     (tmp_path / "one").mkdir()
     files = sorted(orientation_photos.rglob("*.jpg"))
     for n in range(3):
@@ -93,13 +89,13 @@ def test_images_are_turned_as_their_exif_tags_say(
     with load(tmp_path, steps) as loader:
         found = by_id(loader)
     assert len(found) == 3 * len(files)
-    monkeypatch.setattr(samples, "find_preparation", lambda groups: None)
+    monkeypatch.setattr(samples, "create_native", has_none)
     with load(tmp_path, steps) as loader:
         expected = by_id(loader)
     assert all(torch.equal(found[id], expected[id]) for id in expected)
 
 
-def test_what_it_does_not_know_is_run_in_two_calls(tmp_path: Path, calls: list[bool]) -> None:
+def test_what_it_does_not_know_is_run_alone(tmp_path: Path, calls: list[bool]) -> None:
     (tmp_path / "one").mkdir()
     contents = [encode((40, 50), "420"), *(content for _, content in several_scans((40, 50)))]
     for n, content in enumerate([*contents, *contents]):
@@ -107,30 +103,11 @@ def test_what_it_does_not_know_is_run_in_two_calls(tmp_path: Path, calls: list[b
     steps = ["decode", {"resize": {"size": 20}}]
     with load(tmp_path, steps, batch_size=10, threads=1) as loader:
         assert len(by_id(loader)) == 10
-    assert sorted(calls[:10]) == [False] * 9 + [True], "the second JPEG of one scan"
+    assert calls[:2] == [True, True], "the two JPEGs of one scan"
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        [{"resize": {"size": 64}}, {"center_crop": {"size": 50}}, {"random_affine": AFFINE}],
-        [{"random_affine": AFFINE}, {"resize": {"size": 64}}],
-        [{"random_horizontal_flip": {}}, {"random_affine": AFFINE}, {"resize": {"size": 64}}],
-    ],
-    ids=str,
-)
-def test_other_steps_between_are_run_one_by_one(
-    faces: Path, steps: list[Any], calls: list[bool]
-) -> None:
-    with load(faces, ["decode", *steps]) as loader:
-        assert len(by_id(loader)) == 60
-    assert not calls
-
-
-def test_crops_that_reach_beyond_the_image_are_run_in_two_calls(
-    faces: Path, calls: list[bool]
-) -> None:
-    steps = [{"random_crop": {"size": 200, "padding": 30}}, {"resize": {"size": 20}}]
+def test_a_step_without_a_stage_makes_each_sample_run_alone(faces: Path, calls: list[bool]) -> None:
+    steps = [{"resize": {"size": 64}}, {"random_perspective": {"p": 1.0}}]
     with load(faces, ["decode", *steps]) as loader:
         assert len(by_id(loader)) == 60
     assert not any(calls)
@@ -167,10 +144,10 @@ def test_without_memory_for_several_samples_each_runs_alone(
     with load(faces, steps) as loader:
         expected = by_id(loader)
 
-    def fail(tasks: Any) -> list[bool]:
+    def fail(stage: Any, rows: Any, contents: Any) -> list[int]:
         raise MemoryError
 
-    monkeypatch.setattr(samples, "run_tasks", fail)
+    monkeypatch.setattr(samples, "run_native", fail)
     with load(faces, steps) as loader:
         found = by_id(loader)
     assert len(expected) == 60
@@ -178,13 +155,13 @@ def test_without_memory_for_several_samples_each_runs_alone(
 
 
 def test_large_images_are_few_in_one_call(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, run_tasks = [], samples.run_tasks
+    sizes, run_native = [], samples.run_native
 
-    def run_and_count(tasks: Any) -> list[bool]:
-        sizes.append(len(tasks))
-        return run_tasks(tasks)
+    def run_and_count(stage: Any, rows: Any, contents: Any) -> list[int]:
+        sizes.append(len(rows))
+        return run_native(stage, rows, contents)
 
-    monkeypatch.setattr(samples, "run_tasks", run_and_count)
+    monkeypatch.setattr(samples, "run_native", run_and_count)
     steps = ["decode", {"resize": {"size": 64}}]
     found = {}
     for most, at_once in ((samples._MAX_PIXELS, 16), (1, 1)):

@@ -1,0 +1,36 @@
+// An image in memory: what stages pass on, and what kernels read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpupipe {
+
+constexpr int kChannels = 3;  // of the kernels for RGB
+
+// Pixels of one side of an image. Indices of pixels and bytes of a row then fit 32 bits.
+constexpr int64_t kMaxSide = 1 << 20;
+
+// Interleaved pixels, with `stride` bytes from row to row. The pixels of a row are packed.
+//
+// A file that is not decoded yet is an image of one row whose `channels` is 0: `width` bytes.
+struct Image {
+  uint8_t* pixels = nullptr;
+  int64_t stride = 0;
+  int height = 0, width = 0;
+  int channels = kChannels;  // 1 to 4; 0 for the bytes of a file
+  int item_size = 1;         // bytes of a value: 1 for uint8, 4 for float32
+  bool is_writable = false;  // memory of an arena; false for memory of a file, a cache or a user
+
+  int pixel_size() const { return channels * item_size; }
+  int64_t row_size() const { return int64_t{width} * pixel_size(); }
+
+  // The number of bytes from the first to the last.
+  int64_t size() const { return (height - 1) * stride + row_size(); }
+
+  uint8_t* row(int64_t n) const { return pixels + n * stride; }
+
+  bool is_rgb() const { return channels == kChannels && item_size == 1; }
+};
+
+}  // namespace gpupipe

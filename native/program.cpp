@@ -1,0 +1,339 @@
+// The functions `program`, `crop_stage`, `switch_stage`, `run_program` and `run_stage` of the module.
+#include <vector>
+
+#include "stage.h"
+
+namespace gpupipe {
+namespace {
+
+// A stage in a capsule of Python, which it keeps alive.
+class Part {
+ public:
+  bool read(PyObject* capsule) {
+    stage_ = get_stage(capsule);
+    if (!stage_) return false;
+    Py_INCREF(capsule);
+    capsule_.reset(capsule);
+    return true;
+  }
+  const Stage& operator*() const { return *stage_; }
+  const Stage* operator->() const { return stage_; }
+  explicit operator bool() const { return stage_ != nullptr; }
+
+ private:
+  Reference capsule_;
+  const Stage* stage_ = nullptr;
+};
+
+bool can_all_run(const std::vector<Part>& parts, int row) {
+  for (const Part& part : parts)
+    if (!part->can_run(row)) return false;
+  return true;
+}
+
+// Runs stages one after the other.
+class Program : public Stage {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject* stages;
+    if (!PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &stages)) return false;
+    parts_.resize(size_t(PyTuple_GET_SIZE(stages)));
+    for (size_t n = 0; n < parts_.size(); ++n)
+      if (!parts_[n].read(PyTuple_GET_ITEM(stages, Py_ssize_t(n))) || !add_part(*parts_[n]))
+        return false;
+    return true;
+  }
+
+  bool run(int row, Image* image, Arena& arena) const override {
+    for (const Part& part : parts_)
+      if (!part->run(row, image, arena)) return false;
+    return true;
+  }
+
+  bool can_run(int row) const override { return can_all_run(parts_, row); }
+
+ private:
+  std::vector<Part> parts_;
+};
+
+// Cuts out a window. Copies nothing.
+class CropStage : public Stage {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject* windows;
+    return PyArg_ParseTuple(arguments, "O", &windows) && windows_.open(windows, "the windows") &&
+           add_rows(windows_.rows());
+  }
+
+  bool run(int row, Image* image, Arena&) const override {
+    if (!image->channels || !windows_.is_inside(row, image->height, image->width)) return false;
+    const int64_t* w = windows_[row];
+    image->pixels = image->row(w[0]) + w[1] * image->pixel_size();
+    image->height = int(w[2]), image->width = int(w[3]);
+    return true;
+  }
+
+ private:
+  RowWindows windows_;
+};
+
+// Runs one of several stages. A branch that is None cannot be done here.
+class SwitchStage : public Stage {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject *index, *branches;
+    if (!PyArg_ParseTuple(arguments, "OO!", &index, &PyTuple_Type, &branches) ||
+        !index_.open(index, "the index", 1) || !add_rows(index_.rows()))
+      return false;
+    branches_.resize(size_t(PyTuple_GET_SIZE(branches)));
+    for (size_t n = 0; n < branches_.size(); ++n) {
+      PyObject* const branch = PyTuple_GET_ITEM(branches, Py_ssize_t(n));
+      if (branch != Py_None && (!branches_[n].read(branch) || !add_part(*branches_[n])))
+        return false;
+    }
+    for (Py_ssize_t n = 0; n < index_.rows(); ++n)
+      if (*index_[n] < 0 || *index_[n] >= int64_t(branches_.size()))
+        return refuse("the index names a branch that is not there");
+    return true;
+  }
+
+  bool run(int row, Image* image, Arena& arena) const override {
+    const Part& branch = branches_[size_t(*index_[row])];
+    return branch && branch->run(row, image, arena);
+  }
+
+  bool can_run(int row) const override {
+    const Part& branch = branches_[size_t(*index_[row])];
+    return branch && branch->can_run(row);
+  }
+
+ private:
+  RowValues<int64_t> index_;
+  std::vector<Part> branches_;
+};
+
+// Runs several stages, each on the same image, such as the views of a sample. The image stays.
+class ForkStage : public Stage {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject* branches;
+    if (!PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &branches)) return false;
+    branches_.resize(size_t(PyTuple_GET_SIZE(branches)));
+    for (size_t n = 0; n < branches_.size(); ++n)
+      if (!branches_[n].read(PyTuple_GET_ITEM(branches, Py_ssize_t(n))) ||
+          !add_part(*branches_[n]))
+        return false;
+    return true;
+  }
+
+  bool run(int row, Image* image, Arena& arena) const override {
+    for (const Part& branch : branches_) {
+      const Arena::Mark mark = arena.mark();
+      Image own = *image;
+      own.is_writable = false;
+      if (!branch->run(row, &own, arena)) return false;
+      arena.release(mark);
+    }
+    return true;
+  }
+
+  bool can_run(int row) const override { return can_all_run(branches_, row); }
+
+ private:
+  std::vector<Part> branches_;
+};
+
+// The input of a program: the bytes of a file, (bytes,) of uint8, or pixels, (H, W, C).
+class Content {
+ public:
+  // Returns false, with an exception set, if the object is no buffer.
+  bool read(PyObject* object) {
+    if (!buffer_.open(object, PyBUF_STRIDES | PyBUF_FORMAT)) return false;
+    const bool is_float = buffer_.has_format("f");
+    if (!is_float && !buffer_.has_format("B")) return true;
+    const Py_ssize_t item = buffer_.item_size();
+    if (buffer_.axes() == 1) {
+      const Py_ssize_t size = buffer_.side(0);
+      if (!is_float && size > 0 && size <= INT32_MAX && buffer_.stride(0) == 1)
+        image_ = {buffer_.bytes(), size, 1, int(size), 0, 1, false};
+      return true;
+    }
+    if (buffer_.axes() != 3) return true;
+    const Py_ssize_t height = buffer_.side(0), width = buffer_.side(1), channels = buffer_.side(2);
+    if (height < 1 || width < 1 || height > kMaxSide || width > kMaxSide || channels < 1 ||
+        channels > 4 || (channels > 1 && buffer_.stride(2) != item) ||
+        (width > 1 && buffer_.stride(1) != channels * item) ||
+        (height > 1 && buffer_.stride(0) < width * channels * item))
+      return true;
+    image_ = {buffer_.bytes(),  int64_t{buffer_.stride(0)}, int(height), int(width),
+              int(channels), int(item),                  false};
+    return true;
+  }
+
+  // Whether stages may run on it. If not, its dtype or its strides are unusual.
+  bool is_image() const { return image_.pixels != nullptr; }
+  const Image& image() const { return image_; }
+
+ private:
+  Buffer buffer_;
+  Image image_;
+};
+
+// The memory of the thread for all programs that it runs.
+Arena& find_arena() {
+  thread_local Arena arena;
+  return arena;
+}
+
+// Returns the result of a stage for one sample; false if it cannot be done here.
+bool run_row(const Stage& stage, int row, const Content& content, Image* image) {
+  if (!content.is_image() || !stage.can_run(row)) return false;
+  *image = content.image();
+  Arena& arena = find_arena();
+  arena.reset();
+  return stage.run(row, image, arena);
+}
+
+bool check_row(const Stage& stage, Py_ssize_t row) {
+  if (row >= 0 && row <= INT32_MAX && (stage.rows() == Stage::kAnyRows || row < stage.rows()))
+    return true;
+  PyErr_Format(PyExc_IndexError, "there is no row %zd", row);
+  return false;
+}
+
+// The result of `run_stage`, as a buffer (H, W, C).
+struct Pixels {
+  PyObject_HEAD
+  uint8_t* data;
+  Py_ssize_t shape[3], strides[3];
+  int item_size;
+};
+
+int get_pixels(PyObject* self, Py_buffer* view, int flags) {
+  auto* const pixels = reinterpret_cast<Pixels*>(self);
+  const Py_ssize_t size = pixels->shape[0] * pixels->strides[0];
+  if (PyBuffer_FillInfo(view, self, pixels->data, size, 0, flags) != 0) return -1;
+  static char bytes[] = "B", floats[] = "f";
+  view->itemsize = pixels->item_size;
+  if (flags & PyBUF_FORMAT) view->format = pixels->item_size == 1 ? bytes : floats;
+  if ((flags & PyBUF_ND) == PyBUF_ND) view->ndim = 3, view->shape = pixels->shape;
+  if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES) view->strides = pixels->strides;
+  return 0;
+}
+
+void free_pixels(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  std::free(reinterpret_cast<Pixels*>(self)->data);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyTypeObject* g_pixels = nullptr;  // set once, when the module is imported
+
+PyObject* copy_pixels(const Image& image) {
+  auto* const pixels = PyObject_New(Pixels, g_pixels);
+  if (!pixels) return nullptr;
+  const Reference owner(reinterpret_cast<PyObject*>(pixels));
+  pixels->data = static_cast<uint8_t*>(std::malloc(size_t(image.height * image.row_size())));
+  if (!pixels->data) return PyErr_NoMemory();
+  pixels->item_size = image.item_size;
+  pixels->shape[0] = image.height, pixels->shape[1] = image.width;
+  pixels->shape[2] = image.channels;
+  pixels->strides[0] = image.row_size(), pixels->strides[1] = image.pixel_size();
+  pixels->strides[2] = image.item_size;
+  const bool is_copied = run_without_gil([&] {
+    for (int64_t n = 0; n < image.height; ++n)
+      std::memcpy(pixels->data + n * image.row_size(), image.row(n), size_t(image.row_size()));
+  });
+  if (!is_copied) return nullptr;
+  Py_INCREF(owner.get());
+  return owner.get();
+}
+
+}  // namespace
+
+bool create_pixels_type() {
+  static PyType_Slot slots[] = {
+      {Py_bf_getbuffer, reinterpret_cast<void*>(get_pixels)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(free_pixels)},
+      {Py_tp_doc, const_cast<char*>("The pixels of an image, as a buffer.")},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {"gpupipe._kernels.Pixels", sizeof(Pixels), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  if (!g_pixels) g_pixels = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return g_pixels != nullptr;
+}
+
+PyObject* program(PyObject* module, PyObject* arguments) {
+  return create_stage<Program>(module, arguments);
+}
+
+PyObject* crop_stage(PyObject* module, PyObject* arguments) {
+  return create_stage<CropStage>(module, arguments);
+}
+
+PyObject* switch_stage(PyObject* module, PyObject* arguments) {
+  return create_stage<SwitchStage>(module, arguments);
+}
+
+PyObject* fork_stage(PyObject* module, PyObject* arguments) {
+  return create_stage<ForkStage>(module, arguments);
+}
+
+PyObject* run_program(PyObject*, PyObject* arguments) {
+  PyObject *capsule, *row_object, *content_object;
+  if (!PyArg_ParseTuple(arguments, "OOO", &capsule, &row_object, &content_object)) return nullptr;
+  const Stage* const stage = get_stage(capsule);
+  if (!stage) return nullptr;
+  // Reading a buffer may run code of Python, which could change a list.
+  const Reference rows(PySequence_Tuple(row_object));
+  const Reference objects(rows ? PySequence_Tuple(content_object) : nullptr);
+  if (!objects) return nullptr;
+  const Py_ssize_t count = PyTuple_GET_SIZE(rows.get());
+  if (count != PyTuple_GET_SIZE(objects.get())) {
+    refuse("there is not one content for each row");
+    return nullptr;
+  }
+  const std::unique_ptr<Content[]> contents(new (std::nothrow) Content[size_t(count)]);
+  const std::unique_ptr<int[]> each(new (std::nothrow) int[size_t(count)]);
+  const std::unique_ptr<bool[]> are_done(new (std::nothrow) bool[size_t(count)]());
+  if (!contents || !each || !are_done) return PyErr_NoMemory();
+  for (Py_ssize_t n = 0; n < count; ++n) {
+    const Py_ssize_t row = PyLong_AsSsize_t(PyTuple_GET_ITEM(rows.get(), n));
+    if ((row == -1 && PyErr_Occurred()) || !check_row(*stage, row) ||
+        !contents[size_t(n)].read(PyTuple_GET_ITEM(objects.get(), n)))
+      return nullptr;
+    each[size_t(n)] = int(row);
+  }
+  const auto run_all = [&] {
+    Image image;
+    for (size_t n = 0; n < size_t(count); ++n)
+      are_done[n] = run_row(*stage, each[n], contents[n], &image);
+  };
+  if (!run_without_gil(run_all)) return nullptr;
+  Reference failed(PyList_New(0));
+  for (Py_ssize_t n = 0; failed && n < count; ++n) {
+    if (are_done[size_t(n)]) continue;
+    const Reference position(PyLong_FromSsize_t(n));
+    if (!position || PyList_Append(failed.get(), position.get()) != 0) return nullptr;
+  }
+  return failed.release();
+}
+
+PyObject* run_stage(PyObject*, PyObject* arguments) {
+  PyObject *capsule, *object;
+  Py_ssize_t row;
+  Content content;
+  if (!PyArg_ParseTuple(arguments, "OnO", &capsule, &row, &object)) return nullptr;
+  const Stage* const stage = get_stage(capsule);
+  if (!stage || !check_row(*stage, row) || !content.read(object)) return nullptr;
+  bool is_done = false;
+  Image image;
+  if (!run_without_gil([&] { is_done = run_row(*stage, int(row), content, &image); }))
+    return nullptr;
+  if (!is_done) Py_RETURN_NONE;
+  return copy_pixels(image);
+}
+
+}  // namespace gpupipe

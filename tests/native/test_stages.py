@@ -1,0 +1,166 @@
+"""Stages of the C++ extensions: programs, branches, windows, and what is no stage."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.jpeg_kinds import as_data, encode, several_scans
+from helpers.kernel_arguments import picture
+
+jpeg = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
+kernels = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
+WHOLE = np.array([[0, 0, 40, 50]])
+
+
+def decoded(content: Any) -> Any:
+    pixels = np.empty((40, 50, 3), np.uint8)
+    assert jpeg.decode(content, pixels, 0, 0, 40, 50)
+    return pixels
+
+
+def deliver(batch: Any) -> Any:
+    """A stage that writes images to a batch (B, 3, H, W)."""
+    return kernels.deliver_stage(None, (batch, None, None))
+
+
+def test_a_program_runs_its_stages_in_order() -> None:
+    content, batch = as_data(encode((40, 50), "420")), np.zeros((1, 3, 20, 30), np.uint8)
+    window = np.array([[5, 7, 20, 30]])
+    stages = [jpeg.decode_stage(WHOLE[:, 2:], window, 3), kernels.crop_stage(window)]
+    program = kernels.program((*stages, deliver(batch)))
+    assert not batch.any(), "nothing is done before it runs"
+    assert kernels.run_program(program, [0], [content]) == []
+    assert np.array_equal(batch[0].transpose(1, 2, 0), decoded(content)[5:25, 7:37])
+
+
+def test_samples_run_in_order_and_each_alone() -> None:
+    """They share the memory of their pixels, and one in the middle is damaged."""
+    contents = [as_data(encode((40, 50), "420", n)) for n in range(4)]
+    batch = np.zeros((4, 3, 40, 50), np.uint8)
+    decode = jpeg.decode_stage(np.array([[40, 50]] * 4), None, 3)
+    program = kernels.program((decode, deliver(batch)))
+    data = [content[:300] if n == 2 else content for n, content in enumerate(contents)]
+    assert kernels.run_program(program, (3, 2, 1, 0), data[::-1]) == [1]
+    for n in (0, 1, 3):
+        assert np.array_equal(batch[n].transpose(1, 2, 0), decoded(contents[n]))
+    assert not batch[2].any(), "nothing of a damaged file is delivered"
+    assert kernels.run_program(program, [], []) == []
+
+
+def test_what_cannot_be_decoded_here_is_left_to_python() -> None:
+    files = [content for _, content in several_scans((40, 50))]
+    files += [encode((41, 50), "420"), b"", b"no image"]
+    contents = [*map(as_data, files), picture(40, 50)]
+    decode = jpeg.decode_stage(np.array([[40, 50]] * len(contents)), None, 3)
+    rows = list(range(len(contents)))
+    assert (
+        kernels.run_program(decode, rows, [as_data(c) for c in contents[:-1]] + contents[-1:])
+        == rows
+    )
+
+
+@pytest.mark.parametrize("window", [[-1, 0, 4, 4], [37, 0, 4, 4], [0, 0, 0, 4], [0, 2**62, 4, 4]])
+def test_windows_outside_of_the_image_are_left_to_python(window: Any) -> None:
+    crop = kernels.crop_stage(np.array([window]))
+    assert kernels.run_stage(crop, 0, picture(40, 50)) is None
+    decode = jpeg.decode_stage(WHOLE[:, 2:], np.array([window]), 3)
+    assert kernels.run_stage(decode, 0, as_data(encode((40, 50), "420"))) is None
+
+
+def test_the_result_of_a_stage_is_a_copy_of_the_image() -> None:
+    image = picture(40, 50, gap=5)
+    result = kernels.run_stage(kernels.crop_stage(np.array([[3, 4, 9, 11]])), 0, image)
+    assert np.array_equal(np.asarray(result), image[3:12, 4:15])
+    whole = np.asarray(kernels.run_stage(kernels.program(()), 7, np.ones((2, 3, 4), np.float32)))
+    assert (whole.shape, whole.dtype, whole.all()) == ((2, 3, 4), np.float32, True)
+
+
+def test_each_sample_takes_its_branch() -> None:
+    left, right = (kernels.crop_stage(np.array([[0, x, 4, 5]] * 3)) for x in (0, 5))
+    switch = kernels.switch_stage(np.array([1, 0, 2]), (left, right, None))
+    image = picture(4, 10)
+    assert np.array_equal(np.asarray(kernels.run_stage(switch, 0, image)), image[:, 5:])
+    assert np.array_equal(np.asarray(kernels.run_stage(switch, 1, image)), image[:, :5])
+    assert kernels.run_stage(switch, 2, image) is None
+    for index in ([3, 0, 0], [0, -1, 0]):
+        with pytest.raises(ValueError, match="a branch that is not there"):
+            kernels.switch_stage(np.array(index), (left, right, None))
+
+
+def test_each_view_gets_the_same_image() -> None:
+    image, batches = picture(4, 10), [np.zeros((1, 3, 4, 5), np.uint8) for _ in range(2)]
+    views = []
+    for n, batch in enumerate(batches):
+        crop = kernels.crop_stage(np.array([[0, 5 * n, 4, 5]]))
+        views.append(kernels.program((crop, deliver(batch))))
+    assert kernels.run_program(kernels.fork_stage(tuple(views)), [0], [image]) == []
+    for n, batch in enumerate(batches):
+        assert np.array_equal(batch[0].transpose(1, 2, 0), image[:, 5 * n : 5 * n + 5])
+
+
+def test_a_program_keeps_what_it_needs() -> None:
+    content, batch = as_data(encode((40, 50), "420")), np.zeros((1, 3, 40, 50), np.uint8)
+    decode = jpeg.decode_stage(WHOLE[:, 2:].copy(), None, 3)
+    program = kernels.program((decode, deliver(batch)))
+    del decode
+    gc.collect()
+    assert kernels.run_program(program, [0], [content]) == []
+    assert np.array_equal(batch[0].transpose(1, 2, 0), decoded(content))
+
+
+@pytest.mark.parametrize("stage", [object(), None, 3])
+def test_what_is_no_stage_does_not_run(stage: Any) -> None:
+    for call in (
+        lambda: kernels.program((stage,)),
+        lambda: kernels.run_program(stage, [], []),
+        lambda: kernels.run_stage(stage, 0, picture(2, 2)),
+        lambda: kernels.fork_stage((stage,)),
+    ):
+        with pytest.raises((ValueError, TypeError), match="PyCapsule"):
+            call()
+
+
+def test_rows_and_contents_that_do_not_fit_are_refused() -> None:
+    crop = kernels.crop_stage(np.array([[0, 0, 1, 1]] * 2))
+    image = picture(2, 2)
+    for row in (-1, 2, 2**40):
+        with pytest.raises(IndexError, match=f"no row {row}"):
+            kernels.run_program(crop, [row], [image])
+        with pytest.raises(IndexError, match=f"no row {row}"):
+            kernels.run_stage(crop, row, image)
+    with pytest.raises(ValueError, match="one content for each row"):
+        kernels.run_program(crop, [0, 1], [image])
+    with pytest.raises(TypeError, match="bytes-like"):
+        kernels.run_program(crop, [0], [object()])
+    with pytest.raises(ValueError, match="differ in the number of rows"):
+        kernels.program((crop, kernels.crop_stage(WHOLE)))
+
+
+NESTED = """
+from gpupipe import _kernels
+stage = _kernels.program(())
+for nest in (_kernels.program, _kernels.fork_stage):
+    for n in range(300_000):
+        try:
+            stage = nest((stage,))
+        except ValueError as e:
+            assert "too deeply" in str(e), e
+            break
+    else:
+        raise AssertionError("they nest without end")
+assert _kernels.run_program(stage, [], []) == []
+print(n)
+"""
+
+
+def test_stages_do_not_contain_each_other_without_end() -> None:
+    """A chain of 300,000 would overflow the stack when it runs, and when it is freed."""
+    command = [sys.executable, "-c", NESTED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
