@@ -7,7 +7,6 @@ gpupipe/loading/life_cycle.py.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,7 +15,7 @@ from gpupipe import config as configs
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
-from gpupipe.errors import GpupipeError, StandInWarning, UsageError, counted, warn
+from gpupipe.errors import StandInWarning, UsageError, counted, warn
 from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads, resolve
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
@@ -160,7 +159,6 @@ class Loader:
         self._population = parts.population
         self._life_cycle = LifeCycle(parts.engine, parts.sampler, parts.population)
         self._run_state = RunState(parts)
-        self._process = os.getpid()
 
     @property
     def waited(self) -> float:
@@ -177,11 +175,6 @@ class Loader:
         Raises:
             GpupipeError: If the loader is closed, or this process was forked from the loader's.
         """
-        if os.getpid() != self._process and not self._life_cycle.is_closed:
-            raise GpupipeError(
-                f"this loader belongs to process {self._process}, and cannot be used in one "
-                "that was forked from it: load() it there"
-            )
         return self._life_cycle.iterate(self._format_batch)
 
     def _format_batch(self, plan: Plan, batch: dict[str, Tensor]) -> Any:
@@ -231,8 +224,12 @@ class Loader:
     def close(self) -> None:
         """End all iterations, and free threads, processes and memory. Idempotent.
 
-        After close(), `iter()` raises GpupipeError.
+        If another thread waits for a batch, this waits until it has that batch. After close(),
+        `iter()` raises GpupipeError, and so does `next()` of older iterators. In a process that was
+        forked from the loader's, this does nothing: threads and memory are the parent's.
         """
+        if self._life_cycle.is_forked:
+            return
         self._life_cycle.close()
         self.engine.close()
         if self._population is not None:

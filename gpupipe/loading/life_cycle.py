@@ -21,13 +21,13 @@ Each state is a class, which holds the data that exist in that state only.
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.dataset.index import Population
 from gpupipe.engines.base import Batch, BatchStream
 from gpupipe.errors import EngineError, GpupipeError
+from gpupipe.loading.one_thread import Iteration, OneThread
 from gpupipe.runtime.process import ExitHandler
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -110,12 +110,18 @@ class LifeCycle:
         self._newest = 0
         """Number of the newest iterator, the only one that may be used."""
         self.waited, self.delivered = 0.0, 0
+        self._one_thread = OneThread()
         self._at_exit = ExitHandler(self._stop_at_exit)
 
     @property
     def is_closed(self) -> bool:
         """Whether close() was called."""
         return isinstance(self._state, _Closed)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked from the loader's own, so that it has no threads."""
+        return self._one_thread.is_forked
 
     @property
     def position(self) -> dict[str, Any]:
@@ -129,39 +135,55 @@ class LifeCycle:
     def iterate(self, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
         """Return an iterator over the next epoch. Older iterators raise GpupipeError from now on.
 
+        Waits until no other thread waits for a batch.
+
         Args:
             convert: Converts a batch, given its plan, to the object that the consumer gets.
 
         Raises:
-            GpupipeError: If the loader is closed.
+            GpupipeError: If the loader is closed, or this process was forked from the loader's.
         """
         if self.is_closed:
             raise GpupipeError("this loader is closed: load() another")
-        self._leave_epoch()
-        self._newest += 1
-        return self._iterate(self._newest, convert)
+        with self._one_thread:
+            self._leave_epoch()
+            self._newest += 1
+            return Iteration(self._iterate(self._newest, convert), self._one_thread)
 
     def stop(self) -> None:
-        """End all iterations, and cancel all batches in flight."""
+        """End all iterations, and cancel all batches in flight.
+
+        Waits until no other thread waits for a batch.
+        """
+        with self._one_thread:
+            self._stop()
+
+    def close(self) -> None:
+        """End all iterations for good. Waits as `stop` does. Idempotent."""
+        self._at_exit.cancel()
+        with self._one_thread:
+            self._stop()
+            self._state = _Closed()
+
+    def _stop(self) -> None:
         self._leave_epoch()
         self._cancel_run()
         self._newest += 1
-
-    def close(self) -> None:
-        """End all iterations for good. Idempotent."""
-        self._at_exit.cancel()
-        self.stop()
-        self._state = _Closed()
 
     def _stop_at_exit(self) -> None:
         """Stop before the interpreter clears modules, which the engine needs in order to stop.
 
         If a daemon thread waits for a batch at that moment, it never gets the batch.
         """
-        with suppress(ValueError):  # raised if a daemon thread runs the engine's generator
-            self.stop()
+        if self._one_thread.try_enter():
+            try:
+                self._stop()
+            finally:
+                self._one_thread.leave()
 
-    def _iterate(self, number: int, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
+    def _iterate(
+        self, number: int, convert: Callable[[Plan, Batch], Any]
+    ) -> Generator[Any, None, None]:
         self._check_newest(number)
         state = self._start_epoch()
         while not state.is_complete:
