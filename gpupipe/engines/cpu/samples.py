@@ -55,6 +55,13 @@ Fields = dict[str, Content | CachedImage]
 _Bytes = NDArray[np.uint8]
 
 
+def find_size(content: Content | CachedImage) -> tuple[int, int]:
+    """Return [height, width] of an image or array; [0, 0] of what has none, such as bytes."""
+    if isinstance(content, Image):
+        return content.size
+    return tuple(content.shape[-2:]) if content.ndim > 2 else (0, 0)
+
+
 @dataclass(frozen=True)
 class SampleReader:
     """Reads the fields of samples from files, arrays or the decoded cache.
