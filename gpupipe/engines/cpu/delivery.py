@@ -97,7 +97,7 @@ class OutputBuffer:
         """
         if not self.begin(0, shape, dtype):
             return None
-        self.shapes = dict.fromkeys(range(self._count), shape)
+        self.shapes = dict.fromkeys(range(self._count), self._delivered(shape))
         return self._array
 
     def has_slot(self, row: int) -> bool:

@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import as_array, read_bytes, read_rows
+from gpupipe.dataset import columns
+from gpupipe.dataset.columns import read_bytes, read_rows
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import DecoderChain, EncodedImage
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.ops import DecodeOp, as_packed, scratch
+from gpupipe.engines.cpu.ops import DecodeOp, as_array, as_packed, scratch
 from gpupipe.engines.cpu.program import Content, Program, Stage, run_groups
 from gpupipe.engines.cpu.stages import create_native, run_native
 from gpupipe.pipeline.pipeline import Pipeline
@@ -128,7 +129,7 @@ class SampleReader:
         step = self.lowering.decode_step(name)
         if not spec.encoded:
             assert column.array is not None
-            array = as_array(read_bytes(column, id), column.array, id)
+            array = columns.as_array(read_bytes(column, id), column.array, id)
             return to_steps(torch.from_numpy(array), spec.layout)
         if cache is not None and step is not None:
             cached = data
@@ -197,7 +198,7 @@ class SampleRunner:
             if not left:
                 continue
             waiting[row] = left
-            pixels += sum(prod(image.size) for image in left.values() if isinstance(image, Image))
+            pixels += sum(prod(find_size(content)) for content in left.values())
             if pixels > _MAX_PIXELS:
                 self._run_native(waiting)
                 waiting, pixels = {}, 0
@@ -241,7 +242,7 @@ class SampleRunner:
         if isinstance(content, CachedImage):
             return None if isinstance(content.content, EncodedImage) else content.content
         if not isinstance(content, EncodedImage):
-            return None
+            return as_array(content)
         decode = self.programs[name].ops[0]
         assert isinstance(decode, DecodeOp)
         is_jpeg = isinstance(content.decoder, JpegWindow) and content.is_upright(decode.options)
