@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.annotation_columns import AnnotationColumn, take_annotations
+from gpupipe.dataset.annotation_faults import Faults
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.errors import counted
@@ -45,6 +46,7 @@ class Index:
             column. Their coordinates go through the steps of their image.
         sizes: [height, width] of each stored image in pixels, int32 (N, 2), by field of images,
             where the source knows them. A file of another size is a broken sample.
+        faults: The samples whose annotations cannot be used, which are broken samples.
     """
 
     root: str
@@ -59,6 +61,7 @@ class Index:
     extra: dict[str, Any] = field(default_factory=dict)
     annotations: dict[str, AnnotationColumn] = field(default_factory=dict)
     sizes: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    faults: Faults = field(default_factory=Faults.none)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -123,7 +126,8 @@ class Index:
             annotations=take_annotations(self.annotations, rows),
             sizes={name: sizes[rows] for name, sizes in self.sizes.items()},
         )
-        return replace(part, note=self.note, warning=self.warning)
+        faults = self.faults.take(rows)
+        return replace(part, note=self.note, warning=self.warning, faults=faults)
 
 
 def build(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.annotation_columns import AnnotationColumn, explain_inconsistency
+from gpupipe.dataset.annotation_faults import Faults
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
@@ -210,13 +211,14 @@ def _is_consistent(index: Index) -> bool:
     is_labelled = _is_within(index.labels, len(index.classes)) or bool((index.labels == -1).all())
     is_valid = is_labelled and bool(index.columns)
     is_valid &= not explain_inconsistency(index.annotations, len(index))
+    is_valid &= index.faults.is_consistent(len(index))
     for part in {id(part): part for part in _iter_parts(index)}.values():
         if isinstance(part, StringArray):
             is_valid &= _is_ascending_to(part.offsets, len(part.data))
         elif isinstance(part, SpanColumn):
             is_valid &= _is_within(part.file, len(part.files))
             is_valid &= _is_within(part.offset) and _is_within(part.length)
-        if not isinstance(part, StringArray | AnnotationColumn):
+        if not isinstance(part, StringArray | AnnotationColumn | Faults):
             arrays += [array for array in vars(part).values() if isinstance(array, np.ndarray)]
     lengths = {len(array) for array in arrays} | {len(index.names)}
     lengths |= {len(column) for column in index.columns.values()}

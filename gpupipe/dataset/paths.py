@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset import labels
 from gpupipe.errors import DataError, shown
 from gpupipe.formats import DamagedError, manifest
-from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows
+from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.runtime.progress import Progress
 from gpupipe.schema.field_types import expand_home
 
@@ -174,18 +174,18 @@ def read_files(
         raise DataError(f"{file}: no rows: list at least one file, a line each")
     progress("reading", len(rows), None)
     roots = [str((root or file.parent).absolute()), str(top)]
-    paths = {name: make_relative(rows, rows.paths[name], roots) for name in wanted.paths}
+    paths = {name: make_relative(rows.paths[name], roots, rows.where) for name in wanted.paths}
     numbers, classes = labels.number_classes(rows.labels or None, len(rows), rows.where)
     return ManifestFiles(top, paths, numbers, classes, rows.values, rows.where)
 
 
-def make_relative(rows: ManifestRows, paths: list[str], roots: list[str]) -> list[str]:
+def make_relative(paths: list[str], roots: list[str], where: labels.Where) -> list[str]:
     """Make paths relative to the root folder.
 
     Args:
-        rows: The rows that list the paths, for messages.
         paths: The paths, one per row.
         roots: Two absolute paths of the root folder: as written, and with links resolved.
+        where: Maps a row's number to its location, for messages.
 
     Raises:
         DataError: A path lies outside the root, or cannot be the path of a file.
@@ -202,7 +202,7 @@ def make_relative(rows: ManifestRows, paths: list[str], roots: list[str]) -> lis
             try:
                 rest = _normalize(path, roots)
             except ValueError as e:
-                raise DataError(f"{rows.where(row)}: {e}") from None
+                raise DataError(f"{where(row)}: {e}") from None
         relative.append(rest)
     return relative
 

@@ -88,12 +88,17 @@ class Quarantine:
     def iter_good_plans(self, plans: Iterator[Plan]) -> Iterator[Plan]:
         """Yield the plans without the samples that are known to be bad, and skip empty plans.
 
-        The generator sets `refusal` and ends in two cases: all samples of a plan are bad and
-        there are other ranks, which would then run more steps than this rank; or all samples of an
-        epoch are bad.
+        The generator sets `refusal` and ends in three cases: a sample has faults in its annotations
+        and `add` raises; all samples of a plan are bad and there are other ranks, which would then
+        run more steps than this rank; or all samples of an epoch are bad.
         """
         has_samples = True  # in this epoch, which may have begun before this iteration
         for plan in plans:
+            try:
+                self._add_faults(plan)
+            except GpupipeError as e:
+                self.refusal = e
+                return
             good = self.drop_bad(plan)
             if len(good.ids):
                 has_samples = True
@@ -108,6 +113,13 @@ class Quarantine:
             if self.refusal is not None:
                 return
             has_samples = has_samples and not plan.last
+
+    def _add_faults(self, plan: Plan) -> None:
+        """Add the samples of a plan whose annotations cannot be used; raise as `add` does."""
+        faults = self._job.index.faults
+        if len(faults):
+            for id in plan.ids[np.isin(plan.ids, faults.rows)].tolist():
+                self.add(id, faults.explain(id))
 
     def refuse_to_lose_a_step(self) -> None:
         """Raise EngineError if there are other ranks. Call this before a whole batch is skipped.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Barrier, Lock
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from gpupipe.engines.batch import BatchMemory, Shapes
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.samples import Fields, SampleReader, SampleRunner, find_size
+from gpupipe.engines.cpu.samples import Fields, Image, SampleReader, SampleRunner
 from gpupipe.errors import EngineError, GpupipeError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime import tracing
@@ -263,9 +263,11 @@ class BatchInFlight:
         """Create the output buffers for the samples in `rows`; return the program of each field."""
         if not rows:
             return {}
+        images = cast("dict[int, dict[str, Image]]", self._fields)
         sizes = {
-            name: np.array([find_size(self._fields[row][name]) for row in rows], np.float64)
-            for name in self._fields[rows[0]]
+            name: np.array([images[row][name].size for row in rows], np.float64)
+            for name, content in self._fields[rows[0]].items()
+            if isinstance(content, Image)
         }
         self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
         return self._lowering.lower(self.plan.select(rows), sizes, self._outputs)

@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.dataset import columns
-from gpupipe.dataset.columns import read_bytes, read_rows
+from gpupipe.dataset.columns import as_array, read_bytes, read_rows
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import DecoderChain, EncodedImage
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.ops import DecodeOp, as_array, as_packed, scratch
+from gpupipe.engines.cpu.ops import DecodeOp, as_packed, scratch
 from gpupipe.engines.cpu.program import Content, Program, Stage, run_groups
 from gpupipe.engines.cpu.stages import create_native, run_native
 from gpupipe.pipeline.pipeline import Pipeline
@@ -54,13 +53,6 @@ Image = EncodedImage | CachedImage
 Fields = dict[str, Content | CachedImage]
 """The image, array or bytes of each field of a sample, by field name."""
 _Bytes = NDArray[np.uint8]
-
-
-def find_size(content: Content | CachedImage) -> tuple[int, int]:
-    """Return [height, width] of an image or array; [0, 0] of what has none, such as bytes."""
-    if isinstance(content, Image):
-        return content.size
-    return tuple(content.shape[-2:]) if content.ndim > 2 else (0, 0)
 
 
 @dataclass(frozen=True)
@@ -129,7 +121,7 @@ class SampleReader:
         step = self.lowering.decode_step(name)
         if not spec.encoded:
             assert column.array is not None
-            array = columns.as_array(read_bytes(column, id), column.array, id)
+            array = as_array(read_bytes(column, id), column.array, id)
             return to_steps(torch.from_numpy(array), spec.layout)
         if cache is not None and step is not None:
             cached = data
@@ -198,7 +190,7 @@ class SampleRunner:
             if not left:
                 continue
             waiting[row] = left
-            pixels += sum(prod(find_size(content)) for content in left.values())
+            pixels += sum(prod(image.size) for image in left.values() if isinstance(image, Image))
             if pixels > _MAX_PIXELS:
                 self._run_native(waiting)
                 waiting, pixels = {}, 0
@@ -242,7 +234,7 @@ class SampleRunner:
         if isinstance(content, CachedImage):
             return None if isinstance(content.content, EncodedImage) else content.content
         if not isinstance(content, EncodedImage):
-            return as_array(content)
+            return None
         decode = self.programs[name].ops[0]
         assert isinstance(decode, DecodeOp)
         is_jpeg = isinstance(content.decoder, JpegWindow) and content.is_upright(decode.options)

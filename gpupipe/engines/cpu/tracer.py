@@ -231,8 +231,7 @@ class Tracer:
 
     @property
     def _origin(self) -> tuple[str, Spec]:
-        """The key of the step, and the spec of its samples in the order of axes of kernels."""
-        return self.step, self.spec.canonical
+        return self.step, self.spec
 
     def _add(self, op: ops.Op) -> None:
         if self._rules.find([op]) is None:
