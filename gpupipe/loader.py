@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpupipe import config as configs
+from gpupipe.annotations.batch_annotations import join_ragged, list_ragged
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
@@ -156,6 +157,7 @@ class Loader:
         self.mixer = BatchMixer(config.batch, config.loader.seed, parts.index.classes)
         self.threads = count_threads(parts.config.loader)
         self.as_tuple = parts.config.loader.format == "tuple"
+        self._ragged = list_ragged(config.pipeline)
         self._population = parts.population
         self._life_cycle = LifeCycle(parts.engine, parts.sampler, parts.population)
         self._run_state = RunState(parts)
@@ -184,8 +186,9 @@ class Loader:
             return images if self.config.pipeline.views else images[0], batch["label"]
         ids = batch.pop("id")
         if self.config.loader.ids:
-            batch["id"] = to_device(ids, batch["label"].device)
-        return batch
+            first = self.config.pipeline.main_outputs[0]
+            batch["id"] = to_device(ids, batch[first].device)
+        return join_ragged(batch, self._ragged)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the batch that was delivered last, as plain JSON.

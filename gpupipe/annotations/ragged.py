@@ -7,9 +7,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-VALUES, OFFSETS = ".values", ".offsets"
-"""The suffixes of the two dense tensors that stand for a Ragged between processes."""
-
 
 class Ragged:
     """The rows of all samples of a batch, one sample after the other.

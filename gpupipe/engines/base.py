@@ -14,8 +14,10 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.annotations.rows import AnnotationRows
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import DecodedCacheOptions
@@ -78,6 +80,11 @@ class Job:
             StepError: The code of a step failed.
         """
         pipeline, seed = self.pipeline.at_epoch(plan.epoch), self.loader.seed
+        if plan.annotations is not None:
+            return {
+                name: list(map(DrawnStep, pipeline.entries_on(name), of_field))
+                for name, of_field in plan.annotations.parameters.items()
+            }
         return {
             name: [
                 DrawnStep(entry, entry.parameters(seed, plan.epoch, plan.ids, plan.repeats))
@@ -85,6 +92,29 @@ class Job:
             ]
             for name in (*pipeline.fields, *pipeline.views)
         }
+
+    def annotate(self, plan: Plan, sizes: Mapping[str, NDArray[np.float64]]) -> Plan:
+        """Move the boxes and points of a batch through all steps; return a plan that holds them.
+
+        Engines call it before `steps_for`, once the sizes of the images are known. A step whose
+        parameters depend on boxes decides them here. `labels_and_values` delivers the annotations
+        of the returned plan. If the data has no annotations, the plan itself is returned.
+
+        Args:
+            plan: The plan.
+            sizes: [height, width] of the decoded images, (B, 2), by field.
+
+        Raises:
+            SampleIncompatibleError: A step cannot process one of the samples, or an image has
+                another size than its annotations say.
+            StepError: The code of a step failed.
+        """
+        pipeline = self.pipeline.at_epoch(plan.epoch)
+        if not pipeline.annotations:
+            return plan
+        rows = AnnotationRows.of(self.index, pipeline, plan.ids)
+        drawn = self.steps_for(replace(plan, annotations=None))
+        return replace(plan, annotations=rows.annotate(pipeline, drawn, sizes))
 
     def list_phases(self) -> list[Job]:
         """Return one job for each phase, in order.
@@ -177,8 +207,10 @@ class BatchStream(ABC):
         """Yield each plan with its batch, in the order of the plans.
 
         A batch of B samples holds the fields, such as "image" (B, C, H, W), the index's values
-        (B, ...), "label" int64 (B,) and "id" int64 (B,). All tensors are on the engine's device,
-        except "id": the ids stay on the CPU, because most users do not ask for them.
+        (B, ...), "label" int64 (B,) if samples have classes, and "id" int64 (B,). A field of
+        annotations such as "boxes" is two tensors, "boxes.values" and "boxes.offsets", of which the
+        loader makes a Ragged. All tensors are on the engine's device, except "id" and the offsets:
+        these stay on the CPU, because most users do not ask for ids, and rows are split there.
 
         The engine takes up to `loader.prefetch` plans ahead of the delivered batch. An engine that
         reads files ahead of its steps takes up to twice as many.

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.annotations.batch_annotations import OFFSETS
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, Job
 from gpupipe.errors import ShapeError
@@ -164,18 +165,29 @@ def convert_in_parts(
 
 
 def labels_and_values(index: Index, plan: Plan, where: torch.device) -> Batch:
-    """Return the part of a batch that comes from the index alone: labels, values and ids.
+    """Return the part of a batch that needs no pixels: labels, values, annotations and ids.
 
     Args:
         index: The index of the samples.
-        plan: The plan of the batch.
-        where: The device of the labels and values. The ids stay on the CPU.
+        plan: The plan of the batch; with annotations, if `Job.annotate` returned it.
+        where: The device of the labels and values. The ids and offsets stay on the CPU.
     """
-    arrays = {name: array[plan.ids] for name, array in index.values.items()} | {
-        "label": index.labels[plan.ids]
+    arrays = {name: array[plan.ids] for name, array in index.values.items()}
+    if index.has_labels:
+        arrays["label"] = index.labels[plan.ids]
+    if plan.annotations is not None:
+        arrays |= plan.annotations.arrays()
+    tensors = {
+        name: tensor if stays_on_cpu(name) else to_device(tensor, where)
+        for name, array in arrays.items()
+        for tensor in [torch.from_numpy(array)]
     }
-    tensors = {name: to_device(torch.from_numpy(array), where) for name, array in arrays.items()}
     return tensors | {"id": torch.from_numpy(plan.ids)}
+
+
+def stays_on_cpu(name: str) -> bool:
+    """Return whether a tensor of a batch stays on the CPU: ids and offsets do."""
+    return name == "id" or name.endswith(OFFSETS)
 
 
 def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:

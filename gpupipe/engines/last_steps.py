@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.base import Batch, Job
-from gpupipe.engines.batch import BatchMemory, convert_in_parts
+from gpupipe.engines.batch import BatchMemory, convert_in_parts, stays_on_cpu
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec, Step
 from gpupipe.runtime.installation import find_extension
@@ -269,7 +269,7 @@ class BatchFinisher:
 
 
 def copy_to_gpu(tensors: dict[str, torch.Tensor], gpu: torch.device) -> Batch:
-    """Copy a batch to a GPU; its ids stay on the CPU.
+    """Copy a batch to a GPU; its ids and offsets stay on the CPU.
 
     The copies are asynchronous, because the receive buffer is page-locked. After they have ended,
     no tensor of the result refers to the receive buffer.
@@ -278,7 +278,7 @@ def copy_to_gpu(tensors: dict[str, torch.Tensor], gpu: torch.device) -> Batch:
         tensors: The batch, in the receive buffer.
         gpu: The GPU.
     """
-    on_gpu = {
-        name: tensor.to(gpu, non_blocking=True) for name, tensor in tensors.items() if name != "id"
+    return {
+        name: tensor.clone() if stays_on_cpu(name) else tensor.to(gpu, non_blocking=True)
+        for name, tensor in tensors.items()
     }
-    return on_gpu | {"id": tensors["id"].clone()}

@@ -32,6 +32,8 @@ class Plan:
             Engines pass it on unchanged, also if they skip samples.
         repeats: How often each sample came before in the order of the epoch, int64 (B,). None:
             never. Engines pass it to `Entry.parameters`, so that each repeat gets other draws.
+        annotations: The boxes and points of the samples after all steps, a BatchAnnotations, once
+            `Job.annotate` has computed them; None before, and if the data has none.
     """
 
     epoch: int
@@ -40,6 +42,7 @@ class Plan:
     last: bool
     tag: Any = None
     repeats: NDArray[np.int64] | None = None
+    annotations: Any = None
 
     def select(self, chosen: Sequence[int] | NDArray[Any]) -> "Plan":
         """Return a plan with only some of the samples.
@@ -48,7 +51,8 @@ class Plan:
             chosen: Positions in `ids`, or a bool for each id.
         """
         repeats = None if self.repeats is None else self.repeats[chosen]
-        return replace(self, ids=self.ids[chosen], repeats=repeats)
+        annotations = self.annotations and self.annotations.select(chosen)
+        return replace(self, ids=self.ids[chosen], repeats=repeats, annotations=annotations)
 
 
 class Sampler:

@@ -19,6 +19,7 @@ from typing import TypeVar, cast
 import numpy as np
 import torch
 
+from gpupipe.annotations.batch_annotations import BatchAnnotations
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
 from gpupipe.engines.base import Batch, Job
@@ -113,12 +114,14 @@ class BatchResult:
         failed: Why each failed sample failed, by its position in the plan.
         shapes: The shapes of each sample that did not fail, in order.
         on_gpu: The copies of `fields` on the GPU, and their CUDA event; None if there are none.
+        annotations: The boxes and points of the samples that did not fail; None without any.
     """
 
     fields: dict[str, torch.Tensor] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     shapes: list[Shapes] = field(default_factory=list)
     on_gpu: CopiedFields | None = None
+    annotations: BatchAnnotations | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ class BatchInFlight:
         """The positions in the plan of the samples that have a slot in the batch, in order."""
         self._outputs: dict[str, OutputBuffer] = {}
         self._runner: SampleRunner | None = None
+        self._annotations: BatchAnnotations | None = None
         self._key = f"{plan.epoch}:{plan.end}"
         tracing.begin("batch in flight", self._key)
         self._share_out(self._split(len(plan.ids)), self._read_part, self._lower_and_run)
@@ -270,7 +274,9 @@ class BatchInFlight:
             if isinstance(content, Image)
         }
         self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
-        return self._lowering.lower(self.plan.select(rows), sizes, self._outputs)
+        plan = self._lowering.job.annotate(self.plan.select(rows), sizes)
+        self._annotations = plan.annotations
+        return self._lowering.lower(plan, sizes, self._outputs)
 
     def _run_part(self, part: range) -> None:
         assert self._runner is not None
@@ -289,6 +295,7 @@ class BatchInFlight:
             are_equal = all(shapes == result.shapes[0] for shapes in result.shapes)
             if passed and are_equal and self._starter.memory is not None:
                 result.fields = {name: o.take(passed) for name, o in outputs.items()}
+                result.annotations = self._annotations and self._annotations.select(passed)
                 if self._starter.start_copy is not None:
                     result.on_gpu = self._starter.start_copy(result.fields)
         self.result.set_result(result)

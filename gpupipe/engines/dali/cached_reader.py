@@ -55,6 +55,7 @@ class CachedReader(Reader):
             entries=tuple(e for b in cache.prefixes.values() for e in b.entries),
             fields={name: job.pipeline.fields[name] for name in cache.prefixes},
             views={},
+            annotations={},
         )
         first = replace(job, pipeline=first_steps)
         lowering = Lowering(first, "cpu", options.may_cut, as_it_is=True)
@@ -183,5 +184,7 @@ def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Prefix]:
     kept = {}
     for name, prefix in prefixes.items():
         count = min(x.find_unfused(name, len(prefix.entries)) for x in lowerings)
+        if job.pipeline.annotations_of(name):
+            count = 1  # the sizes of decoded images are those of the cached pixels
         kept[name] = Prefix(name, prefix.entries[:count])
     return kept

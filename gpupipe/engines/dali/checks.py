@@ -196,6 +196,6 @@ def _run_one(
     read = next(reader)
     if read.error is not None:
         raise read.error
-    feed += compute_inputs(lowering, readers, read)
+    feed += compute_inputs(lowering, readers, read)[1]
     (output,) = pipe.run()
     return tuple(output.shape()[0]), np.dtype(types.to_numpy_type(output.dtype)).name

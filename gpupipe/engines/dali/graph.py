@@ -128,18 +128,20 @@ class GraphSource:
                 if read.error is not None:
                     raise read.error
                 with tracing.span("compute parameters", "loader"):
-                    inputs = compute_inputs(self._lowering, self._fields, read)
+                    plan, inputs = compute_inputs(self._lowering, self._fields, read)
             except (RuntimeError, StepError, EngineError) as e:
                 self.in_flight.append(Read(read.plan, error=e))
                 self._reader.end()
                 continue
             tracing.begin("batch in flight", f"{read.plan.epoch}:{read.plan.end}")
-            self.in_flight.append(replace(read, buffers=[read, inputs]))
+            self.in_flight.append(replace(read, plan=plan, buffers=[read, inputs]))
             return inputs
 
 
-def compute_inputs(lowering: Lowering, fields: Mapping[str, FieldReader], read: Read) -> list[Any]:
-    """Return the inputs of the graph for a plan: the data of each field, then the arguments.
+def compute_inputs(
+    lowering: Lowering, fields: Mapping[str, FieldReader], read: Read
+) -> tuple[Plan, list[Any]]:
+    """Return the plan with its annotations, and its inputs: the data of each field, the arguments.
 
     The arguments are the arrays that Lowering.arguments returns.
 
@@ -152,7 +154,9 @@ def compute_inputs(lowering: Lowering, fields: Mapping[str, FieldReader], read: 
         read.data[name] if spec.encoded else fields[name].read_arrays(read.plan.ids)
         for name, spec in lowering.job.pipeline.fields.items()
     ]
-    return [*data, *lowering.arguments(read.plan, find_sizes(lowering.job, read))]
+    found = find_sizes(lowering.job, read)
+    plan = lowering.job.annotate(read.plan, found)
+    return plan, [*data, *lowering.arguments(plan, found)]
 
 
 def find_sizes(job: Job, read: Read) -> Sizes:

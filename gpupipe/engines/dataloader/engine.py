@@ -127,6 +127,7 @@ class DataLoaderEngine(QuarantiningEngine):
             for plan, result in results:
                 good = self._quarantine_failed(plan, dict(result.failed))
                 if result.fields is not None:
+                    good = replace(good, annotations=result.annotations)
                     yield good, self._to_batch(good, result.fields)
                 elif len(good.ids):
                     check_shapes(result.shapes, good, self._job)
@@ -159,7 +160,7 @@ class DataLoaderEngine(QuarantiningEngine):
             EngineError: No sample alone crashes a process, or the samples could not be tried.
         """
         items = [
-            WorkItem.of(self._job, plan).select_sample(n)
+            WorkItem.of(self._job, plan).select([n])
             for plan in crash.plans
             for n in range(len(plan.ids))
         ]

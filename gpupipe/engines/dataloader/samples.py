@@ -6,10 +6,10 @@ random numbers. Start reading at `Samples.__getitem__`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,12 +19,15 @@ import torchvision.transforms.v2.functional  # noqa: F401
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
+from gpupipe.annotations.batch_annotations import BatchAnnotations
+from gpupipe.annotations.rows import AnnotationRows
 from gpupipe.dataset.columns import Column, as_array, read_bytes
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain
+from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain, EncodedImage
 from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.runtime.failures import is_foreign, machine_failure
 from gpupipe.steps.decode import Decode
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from gpupipe.engines.base import Job
     from gpupipe.sampling.sampler import Plan
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True)
 class WorkItem:
@@ -46,11 +51,15 @@ class WorkItem:
         parameters: Drawn parameters of each field and view, as parameters[field][step][name]:
             arrays (B, ...).
         phase: The position in Pipeline.phases of the pipeline that makes the batch.
+        annotations: The boxes and points of the samples; None if the data has none.
+        opened: The image files that the worker has opened already, by field and row.
     """
 
     columns: list[Column]
     parameters: dict[str, list[dict[str, NDArray[Any]]]]
     phase: int = 0
+    annotations: AnnotationRows | None = None
+    opened: dict[tuple[str, int], EncodedImage] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> WorkItem:
@@ -59,16 +68,26 @@ class WorkItem:
         parameters = {
             name: [step.parameters for step in steps] for name, steps in job.steps_for(plan).items()
         }
-        return cls(columns, parameters, job.pipeline.phase_of(plan.epoch))
+        annotations = None
+        if job.pipeline.annotations:
+            annotations = AnnotationRows.of(job.index, job.pipeline, plan.ids)
+        return cls(columns, parameters, job.pipeline.phase_of(plan.epoch), annotations)
 
-    def select_sample(self, row: int) -> WorkItem:
-        """Return a work item with only the sample in row `row` of the batch."""
+    def select(self, rows: list[int]) -> WorkItem:
+        """Return a work item with only the samples in some rows of the batch."""
         parameters = {
-            name: [{n: v[row : row + 1] for n, v in p.items()} for p in of_field]
+            name: [{n: v[rows] for n, v in p.items()} for p in of_field]
             for name, of_field in self.parameters.items()
         }
-        columns = [column.take(np.array([row])) for column in self.columns]
-        return WorkItem(columns, parameters, self.phase)
+        columns = [column.take(np.array(rows, np.int64)) for column in self.columns]
+        annotations = self.annotations and self.annotations.select(rows)
+        opened = {
+            (name, n): self.opened[name, row]
+            for name in {name for name, _ in self.opened}
+            for n, row in enumerate(rows)
+            if (name, row) in self.opened
+        }
+        return WorkItem(columns, parameters, self.phase, annotations, opened)
 
 
 @dataclass(frozen=True)
@@ -128,12 +147,14 @@ class WorkResult:
         failed: For each sample that failed: its position in the batch, and the reason.
         shapes: Shapes of each sample that did not fail, by field, if the shapes differ; else empty.
         error: An error that ends the iteration, because no sample caused it.
+        annotations: The boxes and points of the samples that did not fail; None without any.
     """
 
     fields: dict[str, Tensor] | None = None
     failed: list[tuple[int, str]] = field(default_factory=list)
     shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
     error: EngineError | StepError | None = None
+    annotations: BatchAnnotations | None = None
 
     def pin_memory(self) -> WorkResult:
         """Pin the tensors, and return the result; torch's pinning thread calls this."""
@@ -153,20 +174,15 @@ class Samples(Dataset[WorkResult]):
 
     def __init__(self, job: Job, deliver: bool = True, cache: DecodedCache | None = None) -> None:
         self._phases = [_list_recipes(phase) for phase in job.list_phases()]
+        self._pipelines = job.pipeline.phases
         self._decoders = DecoderChain(choose_decoder(job.loader), job.max_pixels)
         self._deliver, self._cache = deliver, cache
 
     def __getitem__(self, item: WorkItem) -> WorkResult:
-        result, samples = WorkResult(), []
-        for row in range(len(item.columns[0])):
-            try:
-                samples.append(self._sample(item, row))
-            except (EngineError, StepError) as e:
-                return WorkResult(error=e)
-            except (OSError, RuntimeError, ValueError, MemoryError) as e:
-                if failure := machine_failure(e):
-                    return WorkResult(error=EngineError(failure))
-                result.failed.append((row, describe_error(e)))
+        try:
+            result, samples = self._make(item)
+        except (EngineError, StepError) as e:
+            return WorkResult(error=e)
         if not self._deliver:
             return result
         shapes = [{name: tuple(t.shape) for name, t in sample.items()} for sample in samples]
@@ -181,6 +197,83 @@ class Samples(Dataset[WorkResult]):
                 for r in recipe.outputs
             }
         return result
+
+    def _make(self, item: WorkItem) -> tuple[WorkResult, list[dict[str, Tensor]]]:
+        """Return the samples that can be made, and a result that says which failed."""
+        rows, failed = list(range(len(item.columns[0]))), dict[int, str]()
+        annotations = None
+        if item.annotations is not None:
+            rows, annotations = self._annotate(item, rows, failed)
+            item = item.select(rows)
+        if annotations is not None:
+            item = replace(item, parameters=dict(annotations.parameters))
+        later: dict[int, str] = {}
+        made = _for_each(range(len(rows)), lambda n: self._sample(item, n), later)
+        failed |= {rows[n]: reason for n, reason in later.items()}
+        if annotations is not None:
+            annotations = annotations.select(list(made))
+        result = WorkResult(failed=sorted(failed.items()), annotations=annotations)
+        return result, list(made.values())
+
+    def _annotate(
+        self, item: WorkItem, rows: list[int], failed: dict[int, str]
+    ) -> tuple[list[int], BatchAnnotations | None]:
+        """Move the annotations of the samples through all steps, before any image is decoded.
+
+        Args:
+            item: The work item. Its image files are opened.
+            rows: The samples.
+            failed: The function adds why samples failed, by row.
+
+        Returns:
+            The samples that did not fail, and their annotations; None if all failed.
+        """
+        sizes = _for_each(rows, lambda row: self._find_sizes(item, row), failed)
+        pipeline = self._pipelines[item.phase]
+
+        def annotate(rows: list[int]) -> BatchAnnotations:
+            part = item.select(rows)
+            assert part.annotations is not None
+            steps = {
+                name: list(zip(pipeline.entries_on(name), drawn, strict=True))
+                for name, drawn in part.parameters.items()
+            }
+            of_part = {
+                name: np.array([sizes[row][name] for row in rows], np.float64)
+                for name in next(iter(sizes.values()))
+            }
+            return part.annotations.annotate(pipeline, steps, of_part)
+
+        rows = list(sizes)
+        try:
+            return rows, annotate(rows) if rows else None
+        except SampleIncompatibleError:
+            rows = list(_for_each(rows, lambda row: annotate([row]), failed))
+            return rows, annotate(rows) if rows else None
+
+    def _find_sizes(self, item: WorkItem, row: int) -> dict[str, tuple[int, ...]]:
+        """Return [height, width] of each image of a sample after decoding, by field."""
+        sizes: dict[str, tuple[int, ...]] = {}
+        for recipe, column in zip(self._phases[item.phase], item.columns, strict=True):
+            first = recipe.steps[0].step if recipe.steps else None
+            if column.array is not None:
+                layout, shape = recipe.format.layout or "", column.array.shape_of(row)
+                axes = [layout.index(axis) for axis in "HW" if axis in layout]
+                sizes[recipe.name] = tuple(shape[axis] for axis in axes)
+            elif isinstance(first, Decode):
+                sizes[recipe.name] = self._find_size(recipe.name, first, column, row, item)
+        return sizes
+
+    def _find_size(
+        self, name: str, step: Decode, column: Column, row: int, item: WorkItem
+    ) -> tuple[int, ...]:
+        if self._cache is not None and name in self._cache.prefixes:
+            (cached,) = self._cache.get(name, column, [row])
+            if cached.pixels is not None:
+                return cached.size
+        image = self._decoders.open(read_bytes(column, row), step.options)
+        item.opened[name, row] = image
+        return image.size
 
     def _stack(self, tensors: list[Tensor], recipe: Recipe) -> Tensor:
         if not recipe.format.channels_last:
@@ -223,6 +316,9 @@ class Samples(Dataset[WorkResult]):
             OSError, ValueError: The sample cannot be read or decoded.
             EngineError: A column raised an exception that its contract forbids.
         """
+        opened = item.opened.pop((recipe.name, row), None)
+        if opened is not None and isinstance(step := recipe.steps[0].step, Decode):
+            return torch.from_numpy(opened.decode(step.options)).permute(2, 0, 1)
         data = read_bytes(column, row)
         if column.array is not None and recipe.format.layout is not None:
             array = as_array(data, column.array, row)
@@ -235,6 +331,27 @@ class Samples(Dataset[WorkResult]):
             return image
         parameters = _select_row(item.parameters[recipe.name][0], row)
         return first.torch(torch.from_numpy(data), parameters)  # type: ignore[no-any-return]
+
+
+def _for_each(
+    rows: Iterable[int], make: Callable[[int], _T], failed: dict[int, str]
+) -> dict[int, _T]:
+    """Return `make(row)` for each row that does not fail; add to `failed` why the others did.
+
+    Raises:
+        EngineError, StepError: No sample is to blame.
+    """
+    results = {}
+    for row in rows:
+        try:
+            results[row] = make(row)
+        except (EngineError, StepError):
+            raise
+        except (OSError, RuntimeError, ValueError, MemoryError) as e:
+            if failure := machine_failure(e):
+                raise EngineError(failure) from e
+            failed[row] = describe_error(e)
+    return results
 
 
 def _run_steps(

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.annotations.batch_annotations import list_arrays
 from gpupipe.config import Shard
 from gpupipe.engines import registry
 from gpupipe.engines.bad_samples import list_skipped
@@ -59,8 +60,8 @@ class BatchAnswer:
     """A worker's answer to a plan: the batch, or the error.
 
     Attributes:
-        fields: The output fields of the pipeline, by name. Empty if all samples were skipped. The
-            trainer adds the ids, the labels and the other values of the index.
+        fields: The output fields of the pipeline and their annotations, by name. Empty if all
+            samples were skipped. The trainer adds the ids, labels and other values of the index.
         kept: Positions in `Plan.ids` of the samples in the batch, int64; None: all.
         skipped: The reason for each skipped sample, by the sample's row in the index.
         error: The exception because of which there is no batch, or None.
@@ -164,7 +165,7 @@ class BatchMaker:
         loader = job.loader.model_copy(update=settings)
         engine_type = registry.find_reader(engine, device, job.pipeline)
         self.engine = engine_type.on(replace(job, loader=loader), device)
-        self._outputs = job.pipeline.outputs
+        self._outputs = *job.pipeline.outputs, *list_arrays(job.pipeline)
         self._changed = threading.Condition()
         self._waiting: list[_Task] = []
         """The tasks that the engine has not taken."""

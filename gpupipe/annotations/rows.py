@@ -1,0 +1,81 @@
+"""AnnotationRows: all that annotations of a batch need from the index, for any process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from gpupipe.annotations.batch_annotations import BatchAnnotations, Steps, annotate
+from gpupipe.dataset.annotation_columns import AnnotationColumn, take_annotations
+from gpupipe.dataset.columns import Column, read_bytes
+from gpupipe.dataset.index import Index
+from gpupipe.decoders.chain import DecoderChain
+from gpupipe.pipeline.annotations import Floats
+from gpupipe.pipeline.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class AnnotationRows:
+    """The annotations of the samples of a batch, as they are in the index.
+
+    Attributes:
+        columns: The rows of the samples, by field of annotations.
+        declared: [height, width] of the stored images by the index, (B, 2), by field of images.
+        orientations: EXIF orientations, int64 (B,), by field whose `decode` applies them.
+    """
+
+    columns: dict[str, AnnotationColumn]
+    declared: dict[str, NDArray[np.int32]]
+    orientations: dict[str, NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, index: Index, pipeline: Pipeline, ids: NDArray[np.int64]) -> Self:
+        """Return the annotations of the rows `ids` of the index."""
+        columns = {name: index.annotations[name] for name in pipeline.annotations}
+        images = [name for name in pipeline.fields if pipeline.annotations_of(name)]
+        return cls(
+            take_annotations(columns, ids),
+            {name: index.sizes[name][ids] for name in images if name in index.sizes},
+            {
+                name: _read_orientations(index.columns[name], ids)
+                for name in images
+                if _applies_orientation(pipeline, name)
+            },
+        )
+
+    def select(self, chosen: Sequence[int]) -> Self:
+        """Return the annotations of some of the samples: positions in the batch."""
+        numbers = np.array(chosen, np.int64)
+        return type(self)(
+            take_annotations(self.columns, numbers),
+            {name: sizes[numbers] for name, sizes in self.declared.items()},
+            {name: turned[numbers] for name, turned in self.orientations.items()},
+        )
+
+    def annotate(
+        self, pipeline: Pipeline, steps: Steps, sizes: Mapping[str, Floats]
+    ) -> BatchAnnotations:
+        """Move the annotations through all steps; see `batch_annotations.annotate`."""
+        return annotate(pipeline, self.columns, steps, sizes, self.orientations, self.declared)
+
+
+def _applies_orientation(pipeline: Pipeline, name: str) -> bool:
+    """Return whether the first step on an image file rotates it as its EXIF tag says."""
+    first: Any = next((entry.step for entry in pipeline.entries_on(name)), None)
+    return bool(getattr(first, "apply_exif_orientation", False))
+
+
+def _read_orientations(column: Column, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the EXIF orientation of each image; 1 for a file that no engine will decode."""
+    chain, found = DecoderChain(), np.ones(len(ids), np.int64)
+    for n, row in enumerate(ids.tolist()):
+        try:
+            found[n] = chain.find(read_bytes(column, row))[2].orientation
+        except (OSError, RuntimeError, ValueError):
+            continue
+    return found

@@ -1,0 +1,58 @@
+"""AnnotationRows: the rows of a batch, and the EXIF orientations of its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gpupipe.annotations.rows import AnnotationRows
+from helpers.annotated_folder import by_sample, configure, load
+
+SIZE = (30, 50)
+
+
+def write_images(root: Path) -> None:
+    """Eight gray images, one of each EXIF orientation, white in the box of their annotations."""
+    (root / "a").mkdir()
+    for orientation in range(1, 9):
+        pixels = np.full((*SIZE, 3), 20 * orientation, np.uint8)
+        image = Image.fromarray(pixels)
+        exif = image.getexif()
+        exif[0x0112] = orientation
+        image.save(root / "a" / f"{orientation}.jpg", exif=exif)
+
+
+def test_orientations_are_read_only_if_they_are_applied(tmp_path: Path) -> None:
+    write_images(tmp_path)
+    ids = np.array([7, 0, 5])
+    for applied in (False, True):
+        config = configure(tmp_path, [{"decode": {"apply_exif_orientation": applied}}])
+        rows = AnnotationRows.of(config.source.index(), config.pipeline, ids)
+        read = {name: turned.tolist() for name, turned in rows.orientations.items()}
+        assert read == ({"image": [8, 1, 6]} if applied else {})
+        assert rows.select([2, 0]).declared["image"].tolist() == [list(SIZE)] * 2
+
+
+def test_boxes_are_turned_with_their_image_on_every_engine(tmp_path: Path) -> None:
+    write_images(tmp_path)
+    steps = [{"decode": {"apply_exif_orientation": True}}, {"resize": {"size": [60, 60]}}]
+    every = []
+    for engine in ("cpu", "dali", "dataloader"):
+        with load(tmp_path, steps, engine=engine, batch_size=3, workers=0) as loader:
+            every.append(by_sample(loader))
+            index = loader.index
+    boxes = index.annotations["boxes"]
+    assert boxes.offsets is not None
+    for number in range(8):
+        for samples in every:
+            sample = samples[number]
+            assert torch.equal(sample["boxes"], every[0][number]["boxes"])
+            assert sample["orig_size"].tolist() == list(SIZE)
+            matrix, corners = sample["to_original"], sample["boxes"].double().reshape(-1, 2)
+            back = (corners @ matrix[:2, :2].T + matrix[:2, 2]).reshape(-1, 2, 2)
+            back = torch.cat([back.amin(1), back.amax(1)], 1).numpy()
+            stored = boxes.values[boxes.offsets[number] : boxes.offsets[number + 1]]
+            np.testing.assert_allclose(back, stored, atol=1e-4)
