@@ -16,7 +16,7 @@ from gpupipe.annotations.batch_annotations import join_ragged, list_ragged
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
-from gpupipe.errors import StandInWarning, UsageError, counted, warn
+from gpupipe.errors import UsageError, counted, warn
 from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads, resolve
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
@@ -73,7 +73,7 @@ def load(
 
 
 def open_loader(config: Config, progress: Progress = ignore_progress) -> Loader:
-    """Create a Loader as load() does, but issue no StandInWarning.
+    """Create a Loader as load() does, but issue no warning about the data.
 
     For callers that print `index.note` themselves.
     """
@@ -85,7 +85,7 @@ def open_loader(config: Config, progress: Progress = ignore_progress) -> Loader:
 def create_loader(
     config: Config, index: Index | None = None, progress: Progress = ignore_progress
 ) -> Loader:
-    """Create a loader as load() does, but issue no StandInWarning, and log no settings.
+    """Create a loader as load() does, but issue no warning about the data, and log no settings.
 
     Raises what load() raises.
 
@@ -102,9 +102,9 @@ def create_loader(
 
 
 def warn_about_data(loader: Loader) -> Loader:
-    """Return the loader; if its index has a warning, issue it as a StandInWarning."""
+    """Return the loader; if its index has a warning, issue it."""
     if loader.index.warning:
-        warn(loader.index.warning, StandInWarning)
+        warn(loader.index.warning, loader.index.warning_category)
     return loader
 
 

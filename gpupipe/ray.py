@@ -26,7 +26,6 @@ from gpupipe.errors import (
     EngineError,
     GpupipeError,
     Problem,
-    StandInWarning,
     counted,
     warn,
 )
@@ -97,7 +96,7 @@ def dataset(
     _check_settings(checked)
     index = configs.build_index(checked)
     if index.warning:
-        warn(index.warning, StandInWarning)
+        warn(index.warning, index.warning_category)
     job = _create_job(checked, index)
     settings = job.loader.ray
     _check_cpus(connect(settings.address), settings.cpus)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.annotation_columns import AnnotationColumn
 from gpupipe.dataset.annotation_faults import (
+    MAX_COORDINATE,
     NO_AREA,
     NOT_FINITE,
     FaultCollector,
@@ -115,7 +116,7 @@ class BoxList:
         coordinates = ", ".join(f"{float(value):g}" for value in self.boxes[number])
         box = f"{self.where(number)}: the box [{coordinates}] (left, top, right, bottom)"
         if kind == NOT_FINITE:
-            return f"{box} is not finite"
+            return f"{box} is not finite, or beyond {MAX_COORDINATE:,.0f}"
         if kind == NO_AREA or sizes is None:
             return f"{box} has no area {_ADVICE}"
         height, width = sizes[self.rows[number]].tolist()

@@ -16,9 +16,11 @@ from gpupipe.dataset.columns import Rows, StringArray
 
 UNREADABLE = "cannot be read"
 UNKNOWN_CLASS = "unknown class"
-NOT_FINITE = "a number is not finite"
+NOT_FINITE = "a number that is not finite, or beyond 2**24"
 NO_AREA = "a box without area"
 OUTSIDE = "a box outside of its image"
+MAX_COORDINATE = float(2**24)
+"""Up to here float32 holds whole pixels."""
 Where = Callable[[int], str]
 """A function that maps an annotation's number to its place, such as FILE: annotations[17]."""
 
@@ -115,7 +117,7 @@ def find_bad_boxes(
         sizes: [height, width] of each box's image in pixels, (M, 2), 0 if it is not known; None if
             none is known.
     """
-    is_finite = np.isfinite(boxes).all(1)
+    is_finite = (np.abs(boxes) <= MAX_COORDINATE).all(1)  # False for NaN
     yield NOT_FINITE, np.flatnonzero(~is_finite)
     has_area = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     yield NO_AREA, np.flatnonzero(is_finite & ~has_area)

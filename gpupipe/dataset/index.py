@@ -19,7 +19,7 @@ from gpupipe.dataset.annotation_columns import AnnotationColumn, take_annotation
 from gpupipe.dataset.annotation_faults import Faults
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
-from gpupipe.errors import counted
+from gpupipe.errors import StandInWarning, counted
 
 UnmapFiles = Callable[[set[int]], None]
 """A function that unmaps memory-mapped files. It takes their positions in SpanColumn.files."""
@@ -76,6 +76,11 @@ class Index:
     def __repr__(self) -> str:
         fields = ", ".join([*self.columns, *self.annotations, *self.values])
         return f"<Index of {self.root}: {self.summary}, {fields}>"
+
+    @property
+    def warning_category(self) -> type[Warning]:
+        """The category of `warning`: StandInWarning for stand-in data, which have a note."""
+        return StandInWarning if self.note else UserWarning
 
     @property
     def has_labels(self) -> bool:

@@ -80,7 +80,7 @@ class Coco(FileSource):
             pairs = _PERSON_PAIRS if self.flip_pairs is None else self.flip_pairs
             specs["keypoints"] = Spec.of_points(rows_with="boxes", flip_pairs=pairs)
             specs["visibility"] = Spec.of_rows(
-                "float32", rows_with="boxes", shape=(None,), visibility_of="keypoints"
+                "int64", rows_with="boxes", shape=(None,), visibility_of="keypoints"
             )
         return specs
 

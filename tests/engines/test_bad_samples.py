@@ -19,6 +19,7 @@ from gpupipe.engines.bad_samples import (
     find_cause,
     find_suspects,
 )
+from helpers.coco_files import document, write
 from helpers.image_files import encoded
 from helpers.png_job import PICTURE, job_of
 
@@ -91,3 +92,43 @@ def test_a_failure_is_explained_by_the_message_or_by_the_file(tmp_path: Path) ->
 )
 def test_the_cause_is_the_first_line_that_states_one(message: str, cause: str) -> None:
     assert find_cause(message) == cause
+
+
+@pytest.mark.parametrize("engine", ["cpu", "dali", "dataloader"])
+def test_a_sample_with_wrong_annotations_is_a_broken_sample(engine: str, tmp_path: Path) -> None:
+    content = document(12)
+    content["annotations"][9]["bbox"][2] = 0
+    broken = content["annotations"][9]["image_id"]
+    file = write(tmp_path, content)
+
+    def loader(on_error: str) -> gpupipe.Loader:
+        return gpupipe.load(
+            {
+                "data": {"source": "coco", "root": f"{tmp_path}/images", "annotations": str(file)},
+                "pipeline": ["decode", {"resize": {"size": [16, 16]}}],
+                "loader": {
+                    "engine": engine,
+                    "device": "cpu",
+                    "batch_size": 2,
+                    "shuffle": False,
+                    "on_error": on_error,
+                    "max_bad": 0.2,
+                    "quarantine": str(tmp_path / "bad.jsonl"),
+                },
+            }
+        )
+
+    delivered = []
+    with (
+        loader("raise") as refusing,
+        pytest.raises(gpupipe.SampleError, match=r"004\.jpg: .*annotations\[9\]: .* has no area"),
+    ):
+        for batch in refusing:
+            delivered += batch["image_id"].tolist()
+    assert delivered == [100, 101, 102, 103]  # the broken sample is the fifth
+    with loader("skip") as skipping:
+        delivered = [number for batch in skipping for number in batch["image_id"].tolist()]
+    every = [image["id"] for image in content["images"]]
+    assert delivered == [number for number in every if number != broken]
+    (line,) = (tmp_path / "bad.jsonl").read_text().splitlines()
+    assert "annotations[9]" in json.loads(line)["reason"]

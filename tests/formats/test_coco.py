@@ -13,7 +13,7 @@ import pytest
 
 from gpupipe.formats.coco import CocoFile, read_coco
 from gpupipe.formats.json_items import iter_blocks
-from tests.helpers.coco_files import CATEGORIES, document
+from helpers.coco_files import CATEGORIES, document
 
 Change = Callable[[dict[str, Any]], Any]
 

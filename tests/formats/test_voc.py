@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gpupipe.formats.voc import MAX_BYTES, parse_voc
-from tests.helpers.coco_files import voc_xml
+from helpers.coco_files import voc_xml
 
 XML = voc_xml("a", (60, 40), ("dog", 1, [8, 6.5, 30, 20]), ("cat", 0, [1, 1, 60, 40]))
 

@@ -16,7 +16,7 @@ from gpupipe.dataset.annotation_columns import offsets_of
 from gpupipe.dataset.index import Index
 from gpupipe.errors import DataError
 from gpupipe.sources.coco import Coco
-from tests.helpers.coco_files import CATEGORIES, document, write
+from helpers.coco_files import CATEGORIES, document, write
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -111,7 +111,8 @@ def test_keypoints_and_their_visibility(tmp_path: Path) -> None:
         (lambda a: a["bbox"].__setitem__(0, 95.0), "lies outside of its image"),
         (lambda a: a["bbox"].__setitem__(0, float("nan")), "NaN"),
         (lambda a: a["bbox"].__setitem__(0, 1e300), "is not finite"),
-        (lambda a: a.update(area=1e300), "is not finite"),
+        (lambda a: a.update(area=1e300), "its area of inf"),
+        (lambda a: a.update(area=-1.0), "its area of -1"),
         (lambda a: a.update(category_id=99), "no category has the id 99"),
         (lambda a: a.update(bbox="none"), "bbox"),
     ],

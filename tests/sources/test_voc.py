@@ -11,7 +11,7 @@ import pytest
 from gpupipe.dataset.annotation_columns import offsets_of
 from gpupipe.errors import DataError
 from gpupipe.sources.voc import VOC_CLASSES, Voc
-from tests.helpers.coco_files import voc_xml, write_voc
+from helpers.coco_files import voc_xml, write_voc
 
 SIZE = (60, 40)
 IMAGES = {

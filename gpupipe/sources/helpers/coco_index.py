@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.annotation_building import BoxList
 from gpupipe.dataset.annotation_columns import offsets_of
 from gpupipe.dataset.annotation_faults import (
+    MAX_COORDINATE,
     NOT_FINITE,
     UNKNOWN_CLASS,
     UNREADABLE,
@@ -95,9 +96,16 @@ def build_coco_index(root: str, parts: Sequence[CocoPart], choices: CocoChoices)
         lambda i: f"no category has the id {found.category_ids[i]}",
         faults,
     )
-    is_finite = np.isfinite(found.area) & np.isfinite(found.keypoints).all((1, 2))
+    is_finite = (found.area >= 0) & (found.area <= MAX_COORDINATE**2)
+    is_finite &= (np.abs(found.keypoints) <= (MAX_COORDINATE, MAX_COORDINATE, 2)).all((1, 2))
     boxes = boxes.add_faults(
-        NOT_FINITE, ~is_finite, lambda i: "its area or a keypoint is not finite", faults
+        NOT_FINITE,
+        ~is_finite,
+        lambda i: (
+            f"its area of {found.area[i]:g}, a keypoint or a visibility is negative, infinite or "
+            "huge"
+        ),
+        faults,
     )
     others: dict[str, NDArray[Any]] = {
         "labels": (found.category_ids if choices.keeps_ids else labels).astype(np.int32),
@@ -105,7 +113,8 @@ def build_coco_index(root: str, parts: Sequence[CocoPart], choices: CocoChoices)
         "iscrowd": found.is_crowd,
     }
     if choices.has_keypoints:
-        others |= {"keypoints": found.keypoints[..., :2], "visibility": found.keypoints[..., 2]}
+        visibility = np.where(is_finite[:, None], found.keypoints[..., 2], 0).astype(np.uint8)
+        others |= {"keypoints": found.keypoints[..., :2], "visibility": visibility}
     columns = boxes.build_columns(
         others, len(names), sizes, faults, choices.drops_bad_boxes, points=("keypoints",)
     )
