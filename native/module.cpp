@@ -9,6 +9,7 @@ bool create_pixels_type();
 PyObject* program(PyObject*, PyObject* arguments);
 PyObject* run_program(PyObject*, PyObject* arguments);
 PyObject* run_stage(PyObject*, PyObject* arguments);
+PyObject* blend_stage(PyObject*, PyObject* arguments);
 PyObject* crop_stage(PyObject*, PyObject* arguments);
 PyObject* deliver_stage(PyObject*, PyObject* arguments);
 PyObject* fork_stage(PyObject*, PyObject* arguments);
@@ -72,6 +73,10 @@ PyMethodDef kMethods[] = {
      "run_stage(stage, row, content)\n\n"
      "Run a stage on the content of one row, without the GIL. Return the pixels, a buffer "
      "(H, W, C); None if the stage cannot do this sample."},
+    {"blend_stage", blend_stage, METH_VARARGS,
+     "blend_stage(weights, stages) -> stage\n\n"
+     "Sum the results of the stages of a tuple on an image of uint8, each times its weight, float64 "
+     "(B, stages)."},
     {"crop_stage", crop_stage, METH_VARARGS,
      "crop_stage(windows) -> stage\n\n"
      "Cut out [top, left, height, width], int64 (B, 4)."},

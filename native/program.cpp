@@ -1,4 +1,5 @@
-// The functions `program`, `crop_stage`, `switch_stage`, `run_program` and `run_stage` of the module.
+// Programs, and the stages that contain others: the functions `program`, `switch_stage`, `blend_stage`,
+// `fork_stage`, `crop_stage`, `run_program` and `run_stage` of the module.
 #include <vector>
 
 #include "stage.h"
@@ -109,6 +110,58 @@ class SwitchStage : public Stage {
 
  private:
   RowValues<int64_t> index_;
+  std::vector<Part> branches_;
+};
+
+// Sums the results of several stages on the same image, each times its weight in the row. In float32
+// and in the order of the stages, as the reference does; fractions are dropped.
+class BlendStage : public Stage {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject *weights, *branches;
+    if (!PyArg_ParseTuple(arguments, "OO!", &weights, &PyTuple_Type, &branches)) return false;
+    branches_.resize(size_t(PyTuple_GET_SIZE(branches)));
+    for (size_t n = 0; n < branches_.size(); ++n)
+      if (!branches_[n].read(PyTuple_GET_ITEM(branches, Py_ssize_t(n))) ||
+          !add_part(*branches_[n]))
+        return false;
+    return weights_.open(weights, "the weights", Py_ssize_t(branches_.size())) &&
+           add_rows(weights_.rows());
+  }
+
+  bool run(int row, Image* image, Arena& arena) const override {
+    if (!image->channels || image->item_size != 1) return false;
+    const Image result = take_image(arena, image->height, image->width, image->channels);
+    const Arena::Mark begin = arena.mark();
+    const size_t size = size_t(result.size());
+    float* const sums = reinterpret_cast<float*>(arena.take(size * sizeof(float)));
+    std::fill(sums, sums + size, 0.0f);
+    for (size_t n = 0; n < branches_.size(); ++n) {
+      const Arena::Mark mark = arena.mark();
+      Image own = *image;
+      own.is_writable = false;
+      if (!branches_[n]->run(row, &own, arena) || own.height != result.height ||
+          own.width != result.width || own.channels != result.channels || own.item_size != 1)
+        return false;
+      const float weight = float(weights_[row][n]);
+      for (int y = 0; y < own.height; ++y) {
+        float* const to = sums + y * result.stride;
+        const uint8_t* const from = own.row(y);
+        for (int64_t x = 0; x < result.stride; ++x) to[x] += float(from[x]) * weight;
+      }
+      arena.release(mark);
+    }
+    for (size_t n = 0; n < size; ++n)
+      result.pixels[n] = uint8_t(std::min(std::max(sums[n], 0.0f), 255.0f));
+    arena.release(begin);
+    *image = result;
+    return true;
+  }
+
+  bool can_run(int row) const override { return can_all_run(branches_, row); }
+
+ private:
+  RowValues<double> weights_;
   std::vector<Part> branches_;
 };
 
@@ -275,6 +328,10 @@ PyObject* crop_stage(PyObject* module, PyObject* arguments) {
 
 PyObject* switch_stage(PyObject* module, PyObject* arguments) {
   return create_stage<SwitchStage>(module, arguments);
+}
+
+PyObject* blend_stage(PyObject* module, PyObject* arguments) {
+  return create_stage<BlendStage>(module, arguments);
 }
 
 PyObject* fork_stage(PyObject* module, PyObject* arguments) {

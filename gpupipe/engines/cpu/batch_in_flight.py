@@ -9,12 +9,10 @@ If a sample fails, the later stages leave it out. If a stage itself fails, the w
 `result` is set in any case: otherwise the consumer would wait forever.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Barrier, Lock
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -28,6 +26,7 @@ from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.samples import Fields, Image, SampleReader, SampleRunner
+from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime import tracing
@@ -36,72 +35,7 @@ from gpupipe.sampling.sampler import Plan
 
 CopiedFields = tuple[Batch, torch.Event]
 """Fields of a batch on a GPU, and the CUDA event after their copies, which may still run."""
-_Item = TypeVar("_Item")
 _MAX_PART = 16
-
-
-class ThreadPool:
-    """Threads that process the samples of batches, each on one core.
-
-    By default, torch starts more threads for every thread that calls it. So each thread of the
-    pool calls `torch.set_num_threads(1)`. That call also changes the default for threads that
-    start later. The constructor restores the previous number once all threads of the pool run.
-
-    Args:
-        count: The number of threads.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._executor = ThreadPoolExecutor(count, "gpupipe-cpu")
-        barrier = Barrier(count + 1)
-        number = torch.get_num_threads()
-        for _ in range(count):
-            self._executor.submit(_use_one_core, barrier)
-        barrier.wait()
-        torch.set_num_threads(number)
-
-    def parallel_for(
-        self, items: Sequence[_Item], task: Callable[[_Item], None], then: Callable[[], None]
-    ) -> None:
-        """Share the calls `task(item)` out among the threads, and call `then()` after the last.
-
-        This method returns at once, and may be called again meanwhile. A thread that finds no item
-        left goes on to the items of the next call of this method.
-
-        Args:
-            items: One item or more.
-            task: Must not raise.
-            then: Must not raise. Runs on the thread that ends last.
-        """
-        left, lock = deque(items), Lock()
-        running = min(self.count, len(items))
-
-        def run() -> None:
-            nonlocal running
-            while True:
-                try:
-                    item = left.popleft()
-                except IndexError:
-                    break
-                task(item)
-            with lock:
-                running -= 1
-                is_last = not running
-            if is_last:
-                then()
-
-        for _ in range(running):
-            self._executor.submit(run)
-
-    def close(self) -> None:
-        """Wait until all calls have ended, then end the threads. Idempotent."""
-        self._executor.shutdown(wait=True)
-
-
-def _use_one_core(barrier: Barrier) -> None:
-    torch.set_num_threads(1)
-    barrier.wait()
 
 
 @dataclass

@@ -31,6 +31,7 @@ from gpupipe.engines.cpu.delivery import (
 )
 from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, view_as_array
 from gpupipe.engines.cpu.program import (
+    BlendOp,
     Content,
     Kernel,
     Match,
@@ -276,6 +277,19 @@ def _bind_switch(match: Match) -> Kernel:
     return Kernel("switch", lambda pixels, row: kernels.run_switch(switch, pixels, row), stage)
 
 
+def _bind_blend(match: Match) -> Kernel:
+    blend = match[BlendOp]
+
+    def stage() -> Stage | None:
+        branches = tuple(create_program(branch.groups) for branch in blend.branches)
+        if not all(branches):
+            return None
+        weights = np.ascontiguousarray(blend.weights, np.float64)
+        return Stage(_extension.blend_stage(weights, branches))
+
+    return Kernel("blend", lambda pixels, row: kernels.run_blend(blend, pixels, row), stage)
+
+
 def create_rules() -> list[Rule]:
     """Return the rules of the extension; [] if the extension is not built, or is off."""
     if _extension is None:
@@ -293,4 +307,5 @@ def create_rules() -> list[Rule]:
         Rule((ops.DecodeOp,), _bind_decode),
         Rule((ops.CropOp,), _bind_crop),
         Rule((SwitchOp,), _bind_switch),
+        Rule((BlendOp,), _bind_blend),
     ]

@@ -38,9 +38,9 @@ from gpupipe.engines.cpu.batch_in_flight import (
     BatchResult,
     BatchStarter,
     CopiedFields,
-    ThreadPool,
 )
 from gpupipe.engines.cpu.lowering import StepLowering
+from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.installation import import_torchvision
 from gpupipe.runtime.memory import on_stream, record_stream, to_device

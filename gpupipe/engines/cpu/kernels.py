@@ -168,7 +168,9 @@ def run_switch(op: SwitchOp, content: Content, row: int) -> Pixels:
     return op.branches[op.index[row]].run(content, row)
 
 
-def _run_blend(op: BlendOp, pixels: Pixels, row: int) -> Pixels:
+def run_blend(op: BlendOp, content: Content, row: int) -> Pixels:
+    """Sum the results of all branches, each times its weight."""
+    pixels = cast(Pixels, content)
     total = np.zeros(as_array(pixels).shape, np.float32)
     for branch, weight in zip(op.branches, op.weights[row], strict=True):
         total += as_array(branch.run(pixels, row)) * np.float32(weight)
@@ -192,7 +194,7 @@ RULES = [
     single(ops.NormalizeOp, "torch.normalize", _run_normalize),
     single(ops.ColorOp, "torchvision.color", _run_color, needs_torchvision=True),
     single(SwitchOp, "switch", run_switch),
-    single(BlendOp, "numpy.add", _run_blend),
+    single(BlendOp, "numpy.add", run_blend),
     single(ops.TorchOp, "torch", _run_torch, needs_torchvision=True),
     single(ops.CheckOp, "check", _run_check),
 ]

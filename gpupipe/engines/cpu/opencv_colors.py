@@ -136,9 +136,11 @@ def _run_hue(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     colors = as_packed(pixels).astype(np.float32)
     colors *= np.float32(1 / _FULL)
     cv2.cvtColor(colors, cv2.COLOR_RGB2HSV, dst=colors)
-    hue = colors[:, :, 0]
+    hue, saturation, value = cv2.split(colors)  # NumPy is slow on a plane with strides
     hue += np.float32(_CIRCLE * factor)
-    np.mod(hue, np.float32(_CIRCLE), out=hue)
+    hue += (hue < 0) * np.float32(_CIRCLE)  # these two lines take a tenth of the time of np.mod
+    hue -= (hue >= _CIRCLE) * np.float32(_CIRCLE)
+    cv2.merge([hue, saturation, value], dst=colors)
     cv2.cvtColor(colors, cv2.COLOR_HSV2RGB, dst=colors)
     colors *= np.float32(_FULL + 1 - 1e-3)
     return colors.astype(np.uint8)

@@ -64,6 +64,19 @@ def test_a_native_program_has_the_pixels_of_the_kernels() -> None:
     assert buffer.shapes == dict.fromkeys(range(3), (3, 9, 8))
 
 
+def test_a_blend_sums_its_branches() -> None:
+    buffer, weights = output(), np.random.default_rng(3).dirichlet([1, 1, 1], 3)
+
+    def blend(tracer: Tracer) -> None:
+        crop(tracer)
+        tracer.blend([lambda branch: None, flip, flip], weights)
+
+    tracer, reference = create_tracer(), create_tracer()
+    blend(tracer)
+    blend(reference)
+    assert torch.equal(run_all(tracer.program(buffer).groups, buffer), alone(reference.program()))
+
+
 def test_views_start_from_the_same_image() -> None:
     tracer, buffers = create_tracer(), [output(), output()]
     crop(tracer)

@@ -1,0 +1,179 @@
+"""How long the interpreter's lock is held for each image, by pipeline, and the rate at which one
+process stops to scale.
+
+    # about 3 minutes, with nothing beside it; writes benchmarks/results/gil.json
+    python benchmarks/gil.py
+    python benchmarks/gil.py --only simclr  # one pipeline; writes gil.simclr.json
+    python benchmarks/gil.py --quick  # a check that it runs
+    # one pipeline, one process, one line of JSON
+    python benchmarks/gil.py --one cpu simclr
+
+Method: the loader runs with one thread, and a thread of C++ on another core tries to take the lock
+every 40 us on average, at random moments. The share of the tries that have to wait is the share of
+the time in which the lock is held: so the microseconds an image are the time an image times that
+share. A try that finds the lock free takes it for 0.1 us. The error that is stated is two standard
+deviations of that share, if tries are independent. What the loop over the batches itself does is
+counted too. CPU time is that of the process, without the probe's.
+
+The model: a process with N cores makes min(N / CPU time, 1 / lock time) images a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import math
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import baselines
+import harness
+import photos
+
+_ENGINES = ("cpu", "dali")
+_RECIPES = ("torchvision_resnet50_v2", "timm_a2", "simclr", "dino_v2", "byol", "autoaugment")
+_GOALS = dict.fromkeys((*baselines.WORKLOADS, "torchvision_resnet50_v2"), 12.0)
+_RECIPE_GOAL = 25.0
+_BATCH_SIZE = 128
+_LEAST_WAIT_NS = 1000
+_MODEL_CORES = (1, 8, 32, 96)
+_WARM_SECONDS = 1.0
+
+
+def main() -> None:
+    arguments = _arguments()
+    harness.prepare(arguments)
+    if arguments.one:
+        print(json.dumps(one(*arguments.one, arguments)))
+        return
+    photos.imagenet_like(arguments.data, arguments.images)
+    names = [arguments.only] if arguments.only else [*baselines.WORKLOADS, *_RECIPES]
+    result = {}
+    for name in names:
+        options = harness.passed_on(arguments, "images", "seconds")
+        result[name] = found = harness.fresh(__file__, "--one", arguments.engine, name, *options)
+        print(describe(name, found), flush=True)
+    engine = None if arguments.engine == "cpu" else arguments.engine
+    parts = ["gil", engine, arguments.only]
+    path = harness.write(".".join(filter(None, parts)), {"pipelines": result}, arguments)
+    print(f"written to {path}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = harness.options(__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="of a measurement (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--images", type=int, default=1000, help="photographs (default: %(default)s)"
+    )
+    parser.add_argument("--engine", default="cpu", choices=_ENGINES, help="default: %(default)s")
+    harness.add_selection(parser, [*baselines.WORKLOADS, *_RECIPES])
+    arguments = parser.parse_args()
+    if arguments.quick:
+        vars(arguments).update({"seconds": 1.0, "images": 300})
+    return arguments
+
+
+def one(engine: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure one pipeline here."""
+    import gpupipe.loader
+
+    config, options = _pipeline(name, arguments)
+    options |= {"engine": engine, "device": "cpu", "threads": 1}
+    probe = load_probe(arguments.data)
+    with gpupipe.loader.load(config, **options) as loader:
+        started = time.perf_counter()
+        while time.perf_counter() - started < _WARM_SECONDS:
+            for _ in loader:
+                pass
+        return measure(loader, probe, arguments.seconds)
+
+
+def _pipeline(name: str, arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    workload = baselines.WORKLOADS.get(name)
+    if workload is not None:
+        root = baselines.images_root(workload, arguments.data, arguments.images)
+        config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}
+        return config, {"batch_size": workload.batch_size, "shuffle": workload.shuffle}
+    root = photos.imagenet_like(arguments.data, arguments.images)
+    data = {"source": "folder", "root": str(root)}
+    return name, {"batch_size": _BATCH_SIZE, "repeats": 1, "data": data}
+
+
+def measure(loader: Any, probe: Any, seconds: float) -> dict[str, Any]:
+    """Run epochs while the probe runs; return microseconds an image, with the error.
+
+    The last epoch runs on after the probe: its images count up to the probe's end.
+    """
+    tries, waits, cpu = ctypes.c_int64(), ctypes.c_int64(), [0.0]
+
+    def run_probe() -> None:
+        before = time.thread_time()
+        probe(seconds, _LEAST_WAIT_NS, ctypes.byref(tries), ctypes.byref(waits))
+        cpu[0] = time.thread_time() - before
+
+    thread = threading.Thread(target=run_probe)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(10.0)  # so that a try does not interrupt the holder of the lock
+    try:
+        images, used, started = 0, time.process_time(), time.perf_counter()
+        thread.start()
+        while thread.is_alive():
+            for batch in loader:
+                images += len(batch["label"])
+                if not thread.is_alive():
+                    break
+        wall = time.perf_counter() - started
+        used = time.process_time() - used - cpu[0]
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+    share = waits.value / tries.value
+    error = 2 * math.sqrt(share * (1 - share) / tries.value)
+    microseconds = 1e6 * wall / images
+    lock, cpu_time = share * microseconds, 1e6 * used / images
+    return {
+        "lock_us": lock,
+        "lock_error_us": error * microseconds,
+        "cpu_us": cpu_time,
+        "images": images,
+        "tries": tries.value,
+        "model_rates": {n: 1e6 * min(n / cpu_time, 1 / lock) for n in _MODEL_CORES},
+    }
+
+
+def load_probe(data: Path) -> Any:
+    """Compile lock_probe.cpp in the folder of made data, and return its function."""
+    source = Path(__file__).with_name("lock_probe.cpp")
+    library = data / f"lock_probe-{sys.version_info[1]}-{source.stat().st_mtime_ns}.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        include = f"-I{sysconfig.get_path('include')}"
+        command = ["c++", "-std=c++17", "-O2", "-shared", "-fPIC", include, str(source), "-o"]
+        subprocess.run([*command, str(library)], check=True)
+    function = ctypes.PyDLL(str(library)).probe_lock
+    function.argtypes = [ctypes.c_double, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+    function.restype = None
+    return function
+
+
+def describe(name: str, found: dict[str, Any]) -> str:
+    """Return the line of the table: the lock's time, the goal, and the model's rates."""
+    goal = _GOALS.get(name, _RECIPE_GOAL)
+    verdict = "holds" if found["lock_us"] <= goal else "FAILS"
+    rates = ", ".join(f"{n}: {rate:,.0f}" for n, rate in found["model_rates"].items())
+    return (
+        f"{name:24} lock {found['lock_us']:6.1f} +- {found['lock_error_us']:.1f} us an image "
+        f"(goal {goal:g}: {verdict}), CPU {found['cpu_us']:7,.0f} us; images/s by cores: {rates}"
+    )
+
+
+if __name__ == "__main__":
+    main()

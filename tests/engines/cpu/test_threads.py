@@ -1,0 +1,62 @@
+"""The threads of the CPU engine: one core each, in order, and memory that stays."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpupipe.engines.cpu.threads import ThreadPool
+
+
+def run_all(count: int, items: Any, task: Callable[[Any], None]) -> None:
+    """Run a task on all items in a pool of `count` threads."""
+    pool, is_done = ThreadPool(count), threading.Event()
+    pool.parallel_for(items, task, is_done.set)
+    assert is_done.wait(300)
+    pool.close()
+
+
+def test_torch_uses_one_core_in_each_thread() -> None:
+    """Also after the first use of torch, which takes over the number of the process."""
+    numbers: list[int] = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+
+    def note(item: int) -> None:
+        torch.ones(1 << 16).add_(1)
+        numbers.append(torch.get_num_threads())
+
+    try:
+        run_all(2, range(8), note)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert numbers == [1] * 8
+
+
+def test_then_is_called_after_the_last_item() -> None:
+    done: list[int] = []
+    run_all(3, range(20), done.append)
+    assert sorted(done) == list(range(20))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone has it")
+def test_freed_memory_is_used_again_without_a_fault_for_each_page() -> None:
+    """Three arrays of 1,700 pages, as the float32 temporaries of an image are."""
+    faults: list[int] = []
+
+    def allocate(item: int) -> None:
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        _ = [np.ones(7_000_000 // 4, np.float32) for _ in range(3)]
+        del _
+        faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+
+    run_all(1, range(20), allocate)
+    assert sorted(faults)[10] < 100, faults
