@@ -89,6 +89,11 @@ class Annotations:
         values: NDArray[Any] = self._first[name][self._of(name).positions]
         return values
 
+    def stored(self, name: str) -> NDArray[Any]:
+        """Return the current rows of a field with their values before the first step."""
+        values: NDArray[Any] = self._first[name][self._of(name).positions]
+        return values
+
     def samples(self, name: str) -> NDArray[np.int64]:
         """Return the position in the batch of the sample of each row, int64 (sum N,), ascending."""
         return self._of(name).samples

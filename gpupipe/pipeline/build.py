@@ -128,23 +128,34 @@ def _build_phase(
     pipeline = Pipeline(name, tuple(entries), dict(fields), annotations=dict(annotations))
     if not problems:
         pipeline = add_views(pipeline, views)
-    problems += _list_missing_annotations(pipeline)
+    problems += _list_misfits_of_annotations(pipeline)
     if problems:
         raise ConfigError(problems)
     return pipeline
 
 
-def _list_missing_annotations(pipeline: Pipeline) -> list[Problem]:
-    """Return a problem for each step that needs boxes or points, on an image that has none."""
+def _list_misfits_of_annotations(pipeline: Pipeline) -> list[Problem]:
+    """Return a problem for each step that needs boxes or points that its image lacks.
+
+    The same for each step that the boxes and points of its image cannot follow.
+    """
     problems = []
+    kinds: dict[str, set[str]] = {}
+    """The kinds of annotations by the key of the step: a step on image and mask needs one's."""
     for entry in pipeline.entries:
-        kinds = {spec.kind for spec in pipeline.annotations_of(entry.field).values()}
-        if missing := sorted(entry.step.needs - kinds):
+        specs = pipeline.annotations_of(entry.field).values()
+        kinds.setdefault(entry.key, set()).update(spec.kind for spec in specs)
+    for entry in pipeline.entries:
+        if missing := sorted(entry.step.needs - kinds[entry.key]):
             problem = (
                 f"{entry.name} needs {' and '.join(missing)} on the field "
                 f"'{pipeline.source_of(entry.field)}', which has none: read them with a source of "
                 "annotations, or leave the step out"
             )
+            problems.append(Problem(entry.where, problem))
+        elif pipeline.annotations_of(entry.field) and (why := entry.step.explain_refusal()):
+            moving = " and ".join(sorted(kinds[entry.key] & {"boxes", "points"}))
+            problem = f"{entry.name} cannot stand here, since the images have {moving}: {why}"
             problems.append(Problem(entry.where, problem))
     return problems
 

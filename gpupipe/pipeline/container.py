@@ -65,6 +65,11 @@ class NestedStep(BaseNestedStep):
         Raises:
             StepIncompatibleError: If the step cannot process such an input.
         """
+        if not self.step.can_be_nested:
+            raise StepIncompatibleError(
+                f"{self.name} changes what all samples of a batch share: move it out of the list",
+                self.where,
+            )
         try:
             step = self.step.resolve(input_spec)
             output_spec = replace(step.infer_spec(input_spec), kind=input_spec.kind)
@@ -185,6 +190,9 @@ class Container(BaseContainer, Step):
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         """The kinds of annotations without which one of the steps makes no sense."""
         return frozenset().union(*(nested.step.needs for nested in self.transforms))
+
+    def explain_refusal(self) -> str:
+        return next((why for n in self.transforms if (why := n.step.explain_refusal())), "")
 
     @property
     def interpolates(self) -> bool:  # type: ignore[override]

@@ -136,6 +136,8 @@ class Step(BaseStep):
             pipeline for images that have none is refused.
         decided: The parameters that depend on annotations, which `decide` returns: for each a
             placeholder, the value of one sample, with which engines try the step.
+        can_be_nested: Whether containers may hold the step. Not if it changes something that all
+            samples of a batch share.
         example: Parameters with which `gpupipe gallery` shows the step, on a photograph of about
             250 pixels. Without an example, the gallery leaves out a step that has parameters
             without a default.
@@ -173,6 +175,7 @@ class Step(BaseStep):
     num_views: ClassVar[int] = 1
     needs: ClassVar[frozenset[str]] = frozenset()
     decided: ClassVar[Mapping[str, Any]] = {}
+    can_be_nested: ClassVar[bool] = True
     example: ClassVar[Mapping[str, Any]] = {}
 
     @property
@@ -243,6 +246,13 @@ class Step(BaseStep):
     def select_view(self, number: int) -> Self:
         """Return a copy of the step that makes only image `number`, 0 to num_views - 1."""
         raise NotImplementedError
+
+    def explain_refusal(self) -> str:
+        """Return why boxes and points cannot follow this step; "" if they can.
+
+        A pipeline with the step, for images with boxes or points, is refused with this message.
+        """
+        return ""
 
     def list_undecided(self, count: int) -> Sampled:
         return {name: np.stack([np.asarray(v)] * count) for name, v in self.decided.items()}

@@ -8,6 +8,14 @@ by name. `decode` is the step that turns image files into pixels. Start reading 
 """
 
 SHARED_FILES = {
+    "annotation_changes": (
+        "clamp_bounding_boxes",
+        "clamp_keypoints",
+        "convert_bounding_box_format",
+        "sanitize_bounding_boxes",
+        "sanitize_keypoints",
+        "set_clamping_mode",
+    ),
     "auto_augment": ("aug_mix", "auto_augment", "rand_augment", "trivial_augment_wide"),
     "color_jitter": ("color_jitter", "random_photometric_distort"),
     "containers": ("identity", "random_apply", "random_choice", "random_order"),

@@ -37,6 +37,16 @@ def _pad_by_mirror(image: Any, mode: str, before: Any, after: Any) -> Any:
     return F.pad(image, padding, padding_mode=mode) if any(padding) else image
 
 
+def _explain_border(mode: str) -> str:
+    """Return why boxes and points cannot follow a padding, as `Step.explain_refusal` does."""
+    if mode == "constant":
+        return ""
+    return (
+        f"padding_mode is {mode}, which repeats parts of objects in a border without boxes: write "
+        "padding_mode: constant"
+    )
+
+
 class CenterCrop(Step):
     """Cut out the centre, as torchvision.transforms.v2.CenterCrop.
 
@@ -61,6 +71,9 @@ class CenterCrop(Step):
     def lower(self, image: Primitives, p: Params) -> None:
         fits = (np.array(image.spec.at_least) >= self.size).all()
         anchor = center_offset(np.array(self.size, np.float64), image.size)
+        if image.annotations is not None:
+            # torchvision rounds otherwise for boxes and points, if the image is smaller.
+            anchor = np.rint((image.size - np.array(self.size)) / 2.0)
         image.crop(anchor, self.size, fill=None if fits else (0.0,))
 
     def torch(self, image: Any, p: Params) -> Any:
@@ -109,6 +122,9 @@ class Pad(Step):
             [None if n is None else n + m for n, m in zip(input_spec.sides, more, strict=True)],
             tuple(n + m for n, m in zip(input_spec.at_least, more, strict=True)),
         )
+
+    def explain_refusal(self) -> str:
+        return _explain_border(self.padding_mode)
 
     def lower(self, image: Primitives, p: Params) -> None:
         before, after = before_and_after(self.padding)
@@ -214,6 +230,9 @@ class RandomCrop(Step):
         if len(self.size) == 3:
             drawn = np.concatenate([p["front"], drawn], -1)
         return np.floor(drawn[..., : len(self.size)] * (padded - np.array(self.size) + 1.0))
+
+    def explain_refusal(self) -> str:
+        return _explain_border(self.padding_mode if self.can_pad else "constant")
 
     def lower(self, image: Primitives, p: Params) -> None:
         size = image.size

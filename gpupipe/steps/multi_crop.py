@@ -71,6 +71,12 @@ class MultiCrop(Step):
             )
         return input_spec.with_size(self.size)
 
+    def explain_refusal(self) -> str:
+        return (
+            "an object would be in several of its crops, and torchvision has no rule for its box: "
+            "write center_crop or random_crop"
+        )
+
     @property
     def is_mirrored(self) -> bool:
         """Whether `crop` is one of the crops of the mirrored image, 5 to 9."""

@@ -25,9 +25,9 @@ from gpupipe.schema.field_types import (
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
 """Top-left, top-right, bottom-right, bottom-left, each [x, y]; 1 is the right or bottom end."""
-_DECIMALS = 12
-"""The decimals to which sines and cosines are rounded before `expand` rounds sizes up. Otherwise
-the computed cosine of 90 degrees, 6e-17, would add a row of pixels.
+_PER_PIXEL = np.float32(1e4)
+"""Before `expand` rounds the ends of the canvas to whole pixels, torchvision cuts off all beyond
+1 / _PER_PIXEL pixels: so that the cosine of 90 degrees, computed as 6e-17, adds no row.
 """
 
 
@@ -221,16 +221,13 @@ class RandomRotation(WarpingStep):
             A dict of float64 arrays for B samples:
             `angle`: (B,), in degrees.
             `linear`: (B, 2, 2), the linear part of the inverse matrix.
-            `extent`: (B, 2, 2), the absolute values of `linear`, for `expand`.
-            `quarter_turn`: (B,), 1 for multiples of 90 degrees, else 0. For these angles
-                torchvision's `expand` swaps the sides and does not measure the corners.
+            `quarter_turn`: (B,), 1 for multiples of 90 degrees, else 0.
         """
         angle = draw_between(self.degrees, u[:, 0])
         zero = np.zeros_like(angle)
         linear = affine_inverse(-angle, zero + 1.0, zero, zero)
-        extent = np.abs(linear).round(_DECIMALS)
-        quarter_turn = (extent.max((1, 2)) == 1.0).astype(np.float64)
-        return {"angle": angle, "linear": linear, "extent": extent, "quarter_turn": quarter_turn}
+        quarter_turn = (angle % 90.0 == 0.0).astype(np.float64)
+        return {"angle": angle, "linear": linear, "quarter_turn": quarter_turn}
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         filled = super().infer_spec(input_spec)
@@ -239,12 +236,24 @@ class RandomRotation(WarpingStep):
     def expanded(self, p: Params, width_height: Any) -> Any:
         """Return the [width, height] in pixels of an output that holds the whole rotated image.
 
-        The formula is torchvision's _compute_affine_output_size.
+        It is torchvision's _compute_affine_output_size, in float32 as there: the sizes are equal
+        even if a corner comes to lie near the border of two pixels. Around the image's own centre,
+        multiples of 90 degrees swap or keep the sides.
         """
-        half = width_height / 2.0
-        reach = (p["extent"] * half[..., None, :]).sum(-1)
-        around = np.ceil(half + reach) - np.floor(half - reach)
-        return np.where(p["quarter_turn"][..., None] > 0, reach * 2.0, around)
+        half, linear = width_height / 2.0, p["linear"].astype(np.float32)
+        center = np.array(self.center) - half if self.center else np.zeros_like(half)
+        moved = center - (p["linear"] * center[..., None, :]).sum(-1)
+        corners = ((_CORNERS * 2.0 - 1.0) * half[..., None, :]).astype(np.float32)
+        corners = (linear[..., None, :, :] * corners[..., None, :]).sum(-1)
+        corners += moved[..., None, :].astype(np.float32)
+        ends = (corners.max(-2), corners.min(-2))
+        high, low = (np.trunc((n + np.float32(half)) * _PER_PIXEL) / _PER_PIXEL for n in ends)
+        around = (np.ceil(high) - np.floor(low)).astype(np.float64)
+        if self.center:
+            return around
+        swaps = np.abs(p["linear"][..., :1, 1]) > 0.5
+        turned = np.where(swaps, width_height[..., ::-1], width_height)
+        return np.where(p["quarter_turn"][..., None] > 0, turned, around)
 
     def lower(self, image: Primitives, p: Params) -> None:
         size = image.width_height

@@ -8,6 +8,7 @@ import pydantic
 import pytest
 import torch
 from torchvision.transforms.v2 import RandomPerspective as Torchvision
+from torchvision.transforms.v2 import functional as F
 
 from gpupipe.pipeline.geometry import perspective_matrix
 from gpupipe.pipeline.step import Spec, StepIncompatibleError
@@ -298,6 +299,21 @@ def test_expand_has_torchvision_s_size_and_pixels(gallery: Path, degrees: object
         {"random_rotation": {"degrees": degrees, "expand": True, "interpolation": "bilinear"}},
     ):
         assert float((d.levels > 1).double().mean()) < 0.02
+
+
+@pytest.mark.parametrize("center", [None, (30.0, 41.5)])
+def test_expand_makes_torchvision_s_size(center: tuple[float, float] | None) -> None:
+    """Also where rounding decides, and around another centre than the image's."""
+    step = RandomRotation(degrees=(-180, 180), expand=True, center=center)
+    p = step.sample(np.random.default_rng(0).random((500, 1)))
+    p["angle"][:9] = [0, 90, 180, -90, 270, 45, 30, 60, 135]
+    p = p | step.model_copy(update={"degrees": (0, 1)}).sample(p["angle"][:, None])
+    for width, height in [(200, 100), (7, 4), (333, 500), (1, 9)]:
+        sizes = step.expanded(p, np.tile([float(width), float(height)], (500, 1)))
+        image = torch.zeros(1, height, width, dtype=torch.uint8)
+        how = {"expand": True, "center": list(center) if center else None}
+        expected = [F.rotate(image, float(a), **how).shape[:0:-1] for a in p["angle"]]
+        assert sizes.tolist() == [list(size) for size in expected]
 
 
 def test_angles() -> None:
