@@ -171,8 +171,18 @@ def annotate(
                 rows[name] = part.annotations.delivered(field), part.annotations.offsets(field)
             if (matrix := part.to_original()) is not None:
                 values[_prefix(pipeline, output) + TO_ORIGINAL] = matrix
+    _share_decided(pipeline, steps)
     parameters = {name: [drawn for _, drawn in of_field] for name, of_field in steps.items()}
     return BatchAnnotations(rows, values, parameters)
+
+
+def _share_decided(pipeline: Pipeline, steps: Steps) -> None:
+    """Give a step on several fields, such as image and mask, what it decided by boxes on one."""
+    annotated = [name for name in pipeline.fields if pipeline.annotations_of(name)]
+    decided = {entry.key: parameters for name in annotated for entry, parameters in steps[name]}
+    for name in pipeline.fields:
+        for entry, parameters in steps[name] if name not in annotated else ():
+            parameters.update(decided.get(entry.key, {}))
 
 
 def _run(tracer: PointsTracer, steps: Sequence[tuple[Entry, dict[str, Array]]]) -> None:

@@ -192,8 +192,9 @@ def are_centers_inside(boxes: Floats, anchor: Floats, shape: Floats) -> Flags:
         bool (n,). A centre on the border of its window is outside, as in torchvision.
     """
     centers = 0.5 * (boxes[:, 1::-1] + boxes[:, :1:-1])
-    inside: Flags = ((anchor < centers) & (centers < anchor + shape)).all(-1)
-    return inside
+    is_after, is_before = anchor < centers, centers < anchor + shape
+    inside: Flags = np.logical_and(is_after[:, 0], is_after[:, 1])
+    return inside & is_before[:, 0] & is_before[:, 1]
 
 
 def _compare(boxes: Floats, tries: _Tries, owner: Integers) -> Flags:

@@ -12,7 +12,6 @@ from gpupipe.runtime.registry import BATCH_STEP_GROUP, Registry
 
 _TO_FLOAT = "write 'to_dtype: {dtype: float32, scale: true}'"
 _TENSORS = "leave it out: 'decode' makes tensors"
-_NO_BOXES = "leave it out: gpupipe has no boxes or key points"
 _OWN_STEP = "write a step of your own (CONTRIBUTING.md)"
 _ADVICE = {
     "to_tensor": f"{_TO_FLOAT}; batches are tensors already",
@@ -23,18 +22,13 @@ _ADVICE = {
     "cut_mix": "write 'cutmix' under 'batch:'",
     "mix_up": "write 'mixup' under 'batch:'",
     "uniform_temporal_subsample": "a pipeline has no videos: choose the frames beforehand",
-    **dict.fromkeys(
-        """clamp_bounding_boxes clamp_key_points convert_bounding_box_format random_iou_crop
-        sanitize_bounding_boxes sanitize_key_points set_clamping_mode""".split(),
-        _NO_BOXES,
-    ),
 }
 
 
 def to_snake_case(name: str) -> str:
     """Convert a class name to a step's name: RandomCrop to random_crop, RGB to rgb."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return spaced.lower().replace("io_u", "iou")
+    return spaced.lower().replace("io_u", "iou").replace("key_points", "keypoints")
 
 
 def advise_on_torchvision(name: str, steps: Collection[str]) -> str:

@@ -152,8 +152,8 @@ class ConvertBoundingBoxFormat(AnnotationStep):
     stand in a container.
 
     Attributes:
-        format: "XYXY" for [left, top, right, bottom], as boxes are by default; "XYWH" for [left,
-            top, width, height]; "CXCYWH" for [center x, center y, width, height]. In pixels.
+        format: "XYXY" for [left, top, right, bottom], the default of boxes. "XYWH" is [left, top,
+            width, height], and "CXCYWH" [center x, center y, width, height], all in pixels.
     """
 
     format: Annotated[BoxFormat, BeforeValidator(lambda v: v.upper() if isinstance(v, str) else v)]

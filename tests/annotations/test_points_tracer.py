@@ -243,17 +243,40 @@ def test_exif_orientations_move_points_with_their_pixels(orientation: int) -> No
     assert moved(tracer, "points")[0, 0].tolist() == [x, y]
 
 
-def test_elastic_points_move_within_a_pixel_of_torchvisions() -> None:
-    rng = np.random.default_rng(5)
-    field = torch.from_numpy(rng.random((1, *SIZE, 2)).astype(np.float32) - 0.5) * 0.1
-    boxes, points = reference(lambda inpt: F.elastic(inpt, field))
-    both = np.concatenate([field.numpy()] * 2)
-    tracer = trace(lambda image: image.remap(both, (3, 3), "bilinear", (0.0,)))
-    assert np.abs(moved(tracer, "points") - points.numpy()).max() <= 1.0
-    assert np.abs(moved(tracer, "points") - columns()["points"].values).max() > 1.0
-    # torchvision takes the displacement of the next pixel for the corners of boxes.
-    assert np.median(np.abs(moved(tracer, "boxes") - boxes.numpy())) < 2.0
+def test_elastic_points_move_by_the_inverse_field_within_a_pixel() -> None:
+    """A point comes to lie where the pixel that it marked comes to lie."""
+    height, width = SIZE
+    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    pixels = np.stack([4 * np.sin(y / 7.0), 5 * np.cos(x / 9.0)], -1)
+    field = torch.from_numpy(pixels * [2 / width, 2 / height])[None].float()
+    drawn = columns()
+    boxes, points = drawn["boxes"].values, np.rint(drawn["points"].values)
+    drawn["points"].values[:] = points
+    tracer = PointsTracer(Annotations(drawn, SPECS, 2), np.array([SIZE, SIZE], np.float64))
+    tracer.remap(np.concatenate([field.numpy()] * 2), (6, 6), "bilinear", (0.0,))
+    marked = 0
+    for before, after in zip(points[:, 0], moved(tracer, "points")[:, 0], strict=True):
+        image = torch.zeros(1, *SIZE)
+        image[0, int(before[1]), int(before[0])] = 1.0
+        weights = F.elastic(image, field)[0].numpy()
+        if weights.sum() > 0.5:
+            place = [(weights * axis).sum() / weights.sum() for axis in (x, y)]
+            assert np.abs(after - place).max() < 1.0
+            marked += 1
+    assert marked > COUNT
+    assert np.abs(moved(tracer, "points") - points).max() > 4.0
+    assert np.abs(moved(tracer, "boxes") - boxes).max() > 4.0
     assert tracer.to_original() is None
+
+
+def test_a_box_at_the_border_stays_there_after_a_resize() -> None:
+    """As x / W * W', since x * (W' / W) may be above W', which sanitizing would drop."""
+    drawn = columns()
+    drawn["boxes"].values[:, 2:] = SIZE[::-1]
+    for side in range(1, 400):
+        tracer = PointsTracer(Annotations(drawn, SPECS, 2), np.array([SIZE, SIZE], np.float64))
+        tracer.resize([side, side + 7], "bilinear", True)
+        assert (moved(tracer, "boxes")[:, 2:] == [side + 7, side]).all()
 
 
 def test_colours_change_nothing_and_mixtures_of_moved_images_are_refused() -> None:

@@ -20,6 +20,7 @@ from gpupipe.bench.gallery import (
     page_width,
 )
 from gpupipe.pipeline.step_registry import STEPS
+from helpers.every_step import NEED_ANNOTATIONS
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,9 @@ def test_a_step_whose_parameters_depend_on_the_size_has_no_example(photograph: P
         gallery.draw_step("linear_transformation")
 
 
-@pytest.mark.parametrize("name", sorted({*STEPS.names()} - {"linear_transformation"}))
+@pytest.mark.parametrize(
+    "name", sorted({*STEPS.names()} - {"linear_transformation", *NEED_ANNOTATIONS})
+)
 def test_each_step_is_drawn_and_each_step_of_chance_changes_a_draw(
     gallery_of_a_face: Gallery, name: str
 ) -> None:

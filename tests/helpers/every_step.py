@@ -50,6 +50,12 @@ POLICIES: dict[str, list[dict[str, Any]]] = {
     ],
 }
 """Steps that draw operations."""
+NEED_ANNOTATIONS = frozenset(
+    name
+    for name in step_registry.STEPS.builtin_names
+    if isinstance(needs := step_registry.STEPS.find(name).needs, frozenset) and needs
+)
+"""Steps that images without boxes or points refuse. They are not among STEPS."""
 STEPS: dict[str, list[dict[str, Any]]] = {
     "resize": [{"size": [12, 10], "interpolation": i} for i in ("nearest", "bilinear", "bicubic")]
     + [{"size": 12, "antialias": False}],

@@ -210,7 +210,7 @@ def test_five_crop_is_refused_with_a_reason() -> None:
     views = {"steps": [], "views": {"crop": {"count": 5, "steps": [{"five_crop": {"size": 5}}]}}}
     document, fields = Document("steps", views), {"image": Spec.of_image(3, 10, 20)}
     assert build_pipeline("case", document, (), fields).entries
-    with pytest.raises(ConfigError, match="five_crop cannot stand here, .* several of its crops"):
+    with pytest.raises(ConfigError, match=r"five_crop cannot stand here, .* several of its crops"):
         build_pipeline("case", document, (), fields, SPECS)
 
 

@@ -111,9 +111,9 @@ CASES: list[list[Any]] = [
 ]
 
 
-def entries_of(steps: list[Any], spec: Spec = Spec.of_image(3)) -> list[Entry]:
+def entries_of(steps: list[Any]) -> list[Entry]:
     pipeline = build_pipeline(
-        "case", Document("case", steps), fields={"image": spec}, annotations=SPECS
+        "case", Document("case", steps), fields={"image": Spec.of_image(3)}, annotations=SPECS
     )
     return list(pipeline.entries)
 

@@ -12,14 +12,17 @@ import torch
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline import step_registry
-from helpers.every_step import STEPS
+from helpers.every_step import NEED_ANNOTATIONS, STEPS
 from helpers.fake_gpu import GPU, FakeGpu
 from helpers.step_examples import CASES, drawn, givens
 
 
 def test_there_is_an_example_of_every_step() -> None:
-    """But of decode, whose image is made where its file is read, and dali, which is not torch."""
-    assert STEPS.keys() == step_registry.STEPS.builtin_names - {"decode", "dali"}
+    """But of decode, whose image is made where its file is read, of dali, which is not torch, and
+    of steps that need boxes or points.
+    """
+    others = {"decode", "dali", *NEED_ANNOTATIONS}
+    assert STEPS.keys() == step_registry.STEPS.builtin_names - others
 
 
 def test_each_example_is_run() -> None:
