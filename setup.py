@@ -17,6 +17,7 @@ _FLAGS = [
     "-O3",
     "-ffp-contract=off",  # all variants compute the same pixels to the bit
     "-fno-math-errno",  # so that llrint is one instruction
+    "-fno-trapping-math",  # so that loops with conditions become vectors
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",

@@ -13,7 +13,8 @@ namespace {
 
 bool is_supported() {
   __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
 }
 
 // The first and second four bytes of each of 8 places: R0 G0 B0 R1, and G1 B1 and two more.
@@ -198,7 +199,8 @@ const Variant kAvx2 = {"avx2",
                        avx2::convert,
                        avx2::prepare_columns,
                        avx2::resize_columns,
-                       avx2::blend_rows};
+                       avx2::blend_rows,
+                       &kColorAvx2};
 
 }  // namespace gpupipe
 

@@ -7,7 +7,7 @@
 
 #include "rows.h"
 
-#define AVX2 __attribute__((target("avx2,f16c")))
+#define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define AVX2_INLINE AVX2 __attribute__((always_inline)) inline
 
 namespace gpupipe::avx2 {

@@ -12,7 +12,7 @@
 #include "avx2.h"
 
 #define AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx2,f16c")))
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c")))
 #define AVX512_INLINE AVX512 __attribute__((always_inline)) inline
 
 namespace gpupipe::avx512 {

@@ -10,6 +10,7 @@ PyObject* program(PyObject*, PyObject* arguments);
 PyObject* run_program(PyObject*, PyObject* arguments);
 PyObject* run_stage(PyObject*, PyObject* arguments);
 PyObject* blend_stage(PyObject*, PyObject* arguments);
+PyObject* color_stage(PyObject*, PyObject* arguments);
 PyObject* crop_stage(PyObject*, PyObject* arguments);
 PyObject* deliver_stage(PyObject*, PyObject* arguments);
 PyObject* fork_stage(PyObject*, PyObject* arguments);
@@ -80,6 +81,11 @@ PyMethodDef kMethods[] = {
     {"crop_stage", crop_stage, METH_VARARGS,
      "crop_stage(windows) -> stage\n\n"
      "Cut out [top, left, height, width], int64 (B, 4)."},
+    {"color_stage", color_stage, METH_VARARGS,
+     "color_stage(colors, values, tables) -> stage\n\n"
+     "Change the colours of images of uint8 with 1 or 3 channels. `colors`, int64 (B, n), are the "
+     "changes of each sample in order: numbers of Color in native/color.h. `values`, float64 "
+     "(B, n, 4), are their values, and `tables`, uint8 (m, 256), those that a change may name."},
     {"deliver_stage", deliver_stage, METH_VARARGS,
      "deliver_stage(flips, output) -> stage\n\n"
      "Flip and convert RGB images of uint8. `flips` is [horizontal, vertical], uint8 (B, 2), or "

@@ -72,7 +72,8 @@ void prepare_columns(Columns&) {}
 }  // namespace
 
 const Variant kNeon = {"neon",  is_supported,    warp_row,      split,      merge,
-                       convert, prepare_columns, resize_pixels, blend_pairs};
+                       convert, prepare_columns, resize_pixels, blend_pairs,
+                       &kColorBase};
 
 }  // namespace gpupipe
 

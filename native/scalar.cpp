@@ -33,6 +33,7 @@ void prepare_columns(Columns&) {}
 }  // namespace
 
 const Variant kScalar = {"scalar", is_supported,    warp_row,      split,      merge,
-                         convert,  prepare_columns, resize_pixels, blend_pairs};
+                         convert,  prepare_columns, resize_pixels, blend_pairs,
+                         &kColorBase};
 
 }  // namespace gpupipe

@@ -5,6 +5,7 @@
 // build sets -ffp-contract=off.
 #pragma once
 
+#include "color_variant.h"
 #include "image.h"
 
 #include <vector>
@@ -91,6 +92,8 @@ struct Variant {
   // kGroup pairs more, and writes up to kGroup levels more.
   void (*blend_rows)(const uint16_t* const rows[], const int16_t* weights, int count, int precision,
                      int size, uint8_t* levels);
+
+  const ColorVariant* color;
 };
 
 extern const Variant kScalar;

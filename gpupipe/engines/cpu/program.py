@@ -54,8 +54,15 @@ class Maybe(NamedTuple):
     kind: type[Op]
 
 
-Pattern = tuple[type[Op] | Maybe, ...]
-"""The types of successive operations. Each type occurs at most once."""
+class Series(NamedTuple):
+    """Marks one or more successive operations of these types that `accepts` returns True for."""
+
+    kinds: tuple[type[Op], ...]
+    accepts: Callable[[Op], bool]
+
+
+Pattern = tuple[type[Op] | Maybe | Series, ...]
+"""The types of successive operations. Each type occurs at most once, but for those of a Series."""
 
 
 class Match:
@@ -80,12 +87,23 @@ def match_pattern(pattern: Pattern, ops: Sequence[Op]) -> Match | None:
     """Return the operations at the start of `ops` that match `pattern`; None without a match."""
     count = 0
     for part in pattern:
-        kind = part.kind if isinstance(part, Maybe) else part
+        if isinstance(part, Series):
+            begin = count
+            while count < len(ops) and type(ops[count]) in part.kinds and part.accepts(ops[count]):
+                count += 1
+            if count == begin:
+                return None
+            continue
+        kind = _find_kind(part)
         if count < len(ops) and type(ops[count]) is kind:
             count += 1
         elif kind is part:
             return None
     return Match(ops[:count])
+
+
+def _find_kind(part: type[Op] | Maybe) -> type[Op]:
+    return part.kind if isinstance(part, Maybe) else part
 
 
 @dataclass(frozen=True)
@@ -108,9 +126,10 @@ class Rules:
         self._by_first: dict[type[Op], list[Rule]] = {}
         for rule in rules:
             for part in rule.pattern:
-                kind = part.kind if isinstance(part, Maybe) else part
-                self._by_first.setdefault(kind, []).append(rule)
-                if kind is part:
+                kinds = part.kinds if isinstance(part, Series) else (_find_kind(part),)
+                for kind in kinds:
+                    self._by_first.setdefault(kind, []).append(rule)
+                if not isinstance(part, Maybe):
                     break
 
     def find(self, ops: Sequence[Op]) -> tuple[Kernel, Sequence[Op]] | None:

@@ -12,12 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
-from gpupipe.engines.cpu.lowering import find_rules
+from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.ops import as_tensor
+from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 
 pytest.importorskip("cv2", reason="OpenCV is not installed")
+
+from gpupipe.engines.cpu import opencv_kernels
+
 SIZES = [(64, 80), (13, 200), (12, 12)]
 Make = Callable[..., tuple[NDArray[np.uint8], str]]
 
@@ -34,7 +38,8 @@ def picture(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
 def apply(image: NDArray[np.uint8], op: str, *values: Any) -> tuple[torch.Tensor, str]:
     """The image (C, H, W) after an operation, and the name of the kernel that did it."""
     spec = Spec.of_image(image.shape[2])
-    tracer = Tracer([image.shape[:2]], find_rules(), spec)
+    rules = Rules([*opencv_kernels.create_rules(), *kernels.RULES])  # without the extension
+    tracer = Tracer([image.shape[:2]], rules, spec)
     tracer.color(op, *values)
     program = tracer.program()
     return as_tensor(program.run(image, 0)), program.groups[0][0].name

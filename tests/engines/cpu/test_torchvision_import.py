@@ -11,6 +11,7 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.last_steps import make_table
+from gpupipe.runtime.installation import find_extension
 from helpers.fresh_python import Program, run_each
 
 FLOATS = [{"to_dtype": {"dtype": "float32", "scale": True}}, {"normalize": {"mean": 0, "std": 1}}]
@@ -18,6 +19,7 @@ AFFINE = ["decode", {"random_affine": {"degrees": 10}}, {"center_crop": {"size":
 TRAIN = ["decode", {"random_resized_crop": {"size": 48}}, "random_horizontal_flip", *FLOATS]
 EVAL = ["decode", {"resize": {"size": 50}}, {"center_crop": {"size": 48}}, *FLOATS]
 COLOR = ["decode", {"color_jitter": {"brightness": 0.5}}, {"center_crop": {"size": 48}}]
+COLOR_OF_FLOATS = ["decode", FLOATS[0], *COLOR[1:]]
 IN_TORCH = ["decode", {"center_crop": {"size": 48}}, {"elastic_transform": {"alpha": 5.0}}]
 
 PROGRAM = """
@@ -36,9 +38,10 @@ RUNS: dict[str, tuple[list[Any], str, bool]] = {
     "train": (TRAIN, "cpu", False),
     "eval": (EVAL, "cpu", False),
     "color": (COLOR, "cpu", False),
+    "color of floats": (COLOR_OF_FLOATS, "cpu", False),
     "torch": (IN_TORCH, "cpu", False),
     "auto": (AFFINE, "auto", False),
-    "broken color": (COLOR, "cpu", True),
+    "broken color": (COLOR_OF_FLOATS, "cpu", True),
     "broken affine": (AFFINE, "cpu", True),
 }
 """The steps, the engine, and whether there is a broken torchvision."""
@@ -71,7 +74,14 @@ def ended(small_faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 @pytest.mark.parametrize(
     ("name", "imports"),
-    [("affine", False), ("train", False), ("eval", False), ("color", True), ("torch", True)],
+    [
+        ("affine", False),
+        ("train", False),
+        ("eval", False),
+        ("color", find_extension() is None),
+        ("color of floats", True),
+        ("torch", True),
+    ],
 )
 def test_torchvision_is_imported_where_a_step_needs_it(
     ended: Ended, name: str, imports: bool

@@ -1,0 +1,212 @@
+"""The kernel of the extension `gpupipe._kernels` that changes colours: all changes in few passes.
+
+Successive operations on colours become one stage, whatever their order is in each sample. So the
+four switches of a color_jitter, in whose branches all four adjustments stand, are four columns:
+
+    colors    (B, n)      the change of each sample, one after the other; 0 for none
+    values    (B, n, 4)   the values of each change
+    tables    (m, 256)    for functions of one value that the extension does not know
+
+See native/color.h for what the extension does with them. It computes what torchvision does with
+uint8.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.augment import color_ops
+from gpupipe.augment.color_ops import COLOR_OPS, LUMA, SCALE_TO_LEVELS, check_blur
+from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.compiled_kernels import stage_kernel
+from gpupipe.engines.cpu.ops import Pixels, as_array
+from gpupipe.engines.cpu.program import Content, Kernel, Match, Rule, Series, Stage, SwitchOp
+from gpupipe.engines.last_steps import VALUES
+from gpupipe.runtime.installation import find_extension
+
+_TABLE = 1
+COLORS = {
+    "adjust_brightness": 2,
+    "adjust_contrast": 3,
+    "adjust_saturation": 4,
+    "adjust_hue": 5,
+    "posterize": 6,
+    "solarize": 7,
+    "solarize_add": 8,
+    "invert": 9,
+    "autocontrast": 10,
+    "equalize": 11,
+    "adjust_sharpness": 12,
+    "gaussian_blur": 13,
+    "permute_channels": 14,
+}
+"""The functions of COLOR_OPS that the extension knows: the numbers of Color in native/color.h."""
+GRAY, TO_GRAY, TO_RGB = 15, 16, 17
+_NUM_VALUES = 4
+_MAX_VALUE = 255
+_extension = find_extension()
+
+_Rows = NDArray[np.bool_]
+"""Whether a change applies to each sample, (B,)."""
+
+
+@dataclass
+class _Columns:
+    """The changes of all samples of a batch, one column after the other.
+
+    Attributes:
+        count: The number of samples.
+        colors: The columns: each an int64 array (B,).
+        values: Their values: each a float64 array (B, 4).
+        tables: The tables that changes name: arrays of uint8, (n, 256).
+    """
+
+    count: int
+    colors: list[NDArray[np.int64]] = field(default_factory=list)
+    values: list[NDArray[np.float64]] = field(default_factory=list)
+    tables: list[NDArray[np.uint8]] = field(default_factory=list)
+
+    def add_all(self, changes: Iterable[ops.Op], rows: _Rows, position: int = 0) -> int:
+        """Add operations for the samples in `rows`, the first of them to the column `position`.
+
+        Returns:
+            The position after the last of them.
+        """
+        for op in changes:
+            if isinstance(op, SwitchOp):
+                index = np.asarray(op.index)
+                branches = enumerate(op.branches)
+                ends = [self.add_all(b.ops, rows & (index == n), position) for n, b in branches]
+                position = max(ends, default=position)
+                continue
+            self._add(op, rows, position)
+            position += 1
+        return position
+
+    def _add(self, op: ops.Op, rows: _Rows, position: int) -> None:
+        while len(self.colors) <= position:
+            self.colors.append(np.zeros(self.count, np.int64))
+            self.values.append(np.zeros((self.count, _NUM_VALUES)))
+        values = self.values[position]
+        if isinstance(op, ops.ColorMatrixOp):
+            color = _find_matrix(op)
+            assert color is not None
+        else:
+            assert isinstance(op, ops.ColorOp)
+            color = COLORS.get(op.name, _TABLE)
+            if color == _TABLE:
+                values[rows, 0] = sum(map(len, self.tables)) + np.arange(np.count_nonzero(rows))
+                self.tables.append(_make_tables(op, rows))
+            elif op.values:
+                given = np.concatenate([v.reshape(self.count, -1) for v in op.values], -1)
+                values[rows, : given.shape[1]] = given[rows]
+        self.colors[position][rows] = color
+
+
+def _make_tables(op: ops.ColorOp, rows: _Rows) -> NDArray[np.uint8]:
+    """Return the table of a pointwise function for each sample in `rows`, (n, 256)."""
+    formula, chosen = COLOR_OPS[op.name].formula, np.flatnonzero(rows)
+    if formula is None or not _has_formula(op):
+        tables = [color_ops.apply(op.name, VALUES, op.values_of(int(row))) for row in chosen]
+        return torch.stack(tables).reshape(-1, len(VALUES[0, 0])).numpy() if tables else _NO_TABLES
+    values = [torch.from_numpy(v[rows]).movedim(0, -1).unsqueeze(-1) for v in op.values]
+    values = [v.to(torch.float32) if v.is_floating_point() else v for v in values]
+    pixels = VALUES[0].to(torch.float32) * (1 / _MAX_VALUE)
+    numbers = formula(pixels, *values).clamp(0.0, 1.0) * SCALE_TO_LEVELS
+    table: NDArray[np.uint8] = numbers.to(torch.uint8).expand(len(chosen), -1).numpy()
+    return table
+
+
+_NO_TABLES = np.zeros((0, _MAX_VALUE + 1), np.uint8)
+
+
+def _find_matrix(op: ops.ColorMatrixOp) -> int | None:
+    """Return the number of the change that a matrix makes; None if the extension has none."""
+    luma, one = [list(LUMA)], [[1.0]]
+    for matrix, color in ((luma * 3, GRAY), (luma, TO_GRAY), (one * 3, TO_RGB)):
+        if np.shape(matrix) == op.matrices.shape[1:] and (op.matrices == matrix).all():
+            return color
+    return None
+
+
+def _accepts(op: ops.Op, keeps_channels: bool = False) -> bool:
+    """Return whether the extension makes a change.
+
+    Args:
+        op: The change.
+        keeps_channels: Whether the number of channels must stay as it is.
+    """
+    if op.spec.dtype != "uint8" or op.spec.channels not in (1, 3):
+        return False
+    match op:
+        case ops.ColorOp(name=name):
+            return name in COLORS or COLOR_OPS[name].is_pointwise
+        case ops.ColorMatrixOp():
+            color = _find_matrix(op)
+            return color == GRAY or (color is not None and not keeps_channels)
+        case SwitchOp(branches=branches):
+            return all(_accepts(part, True) for branch in branches for part in branch.ops)
+    return False
+
+
+def _create_stage(changes: Sequence[ops.Op]) -> Stage:
+    """Return the stage that makes changes one after the other, for all samples of their batch."""
+    count = _count_rows(changes)
+    none = _Columns(count, [np.zeros(count, np.int64)], [np.zeros((count, _NUM_VALUES))])
+    none.add_all(changes, np.ones(count, bool))
+    colors, values = np.stack(none.colors, 1), np.stack(none.values, 1)
+    return Stage(_extension.color_stage(colors, values, np.concatenate([*none.tables, _NO_TABLES])))
+
+
+def _count_rows(changes: Iterable[ops.Op]) -> int:
+    """Return the number of samples; 1 if no parameter differs between samples."""
+    for op in changes:
+        match op:
+            case ops.ColorMatrixOp(matrices=rows) | SwitchOp(index=rows):
+                return len(rows)
+            case ops.ColorOp(values=[rows, *_]):
+                return len(rows)
+    return 1
+
+
+def _check_blurs(changes: Iterable[ops.Op], pixels: Pixels, row: int) -> None:
+    """Raise SampleIncompatibleError if a sample is too small for one of its blurs."""
+    for op in changes:
+        if isinstance(op, SwitchOp):
+            _check_blurs(op.branches[op.index[row]].ops, pixels, row)
+        elif isinstance(op, ops.ColorOp) and op.name == "gaussian_blur":
+            check_blur(op.values[0][row], as_array(pixels).shape[:2])
+
+
+def _bind(match: Match) -> Kernel:
+    kernel = stage_kernel("kernels.color", partial(_create_stage, match.ops))
+
+    def run(content: Content, row: int) -> Pixels:
+        _check_blurs(match.ops, cast(Pixels, content), row)
+        return kernel.run(content, row)
+
+    return replace(kernel, run=run, needs_torchvision=any(map(_needs_torchvision, match.ops)))
+
+
+def _needs_torchvision(op: ops.Op) -> bool:
+    if isinstance(op, SwitchOp):
+        return any(_needs_torchvision(part) for branch in op.branches for part in branch.ops)
+    return isinstance(op, ops.ColorOp) and op.name not in COLORS and not _has_formula(op)
+
+
+def _has_formula(op: ops.ColorOp) -> bool:
+    """Return whether a formula is all that there is of a function."""
+    function = COLOR_OPS[op.name]
+    return function.reference is None and function.formula is not None
+
+
+def create_rules() -> list[Rule]:
+    """Return the rule of the kernel; [] if the extension is not built, or is off."""
+    if _extension is None:
+        return []
+    return [Rule((Series((ops.ColorOp, ops.ColorMatrixOp, SwitchOp), _accepts),), _bind)]

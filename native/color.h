@@ -1,0 +1,56 @@
+// Changes of the colours of an image, in as few passes as their order allows.
+//
+//     changes     brightness, contrast, saturation, hue, contrast
+//     pass 1      reads the luma after the table of brightness: the mean of the first contrast
+//     pass 2      table of brightness and contrast, saturation, hue; the luma for the next mean
+//     pass 3      table of contrast
+//
+// A change that maps each level by itself is a table, and tables that follow each other are one.
+// A pass takes a part of a row through all changes while it is in the first cache.
+#pragma once
+
+#include "arena.h"
+#include "color_variant.h"
+
+namespace gpupipe {
+
+// The numbers in gpupipe/engines/cpu/color_stages.py.
+enum class Color : int64_t {
+  kNone,
+  kTable,         // a table of levels
+  kBrightness,    // factor
+  kContrast,      // factor
+  kSaturation,    // factor
+  kHue,           // a part of a circle, -0.5 to 0.5
+  kPosterize,     // bits, 0 to 8
+  kSolarize,      // threshold
+  kSolarizeAdd,   // levels, 0 to 128
+  kInvert,
+  kAutocontrast,
+  kEqualize,
+  kSharpness,     // factor
+  kBlur,          // width and height of the kernel, both odd, and sigma of both axes, above 0
+  kPermute,       // the input's channel for each channel
+  kGray,          // luma in as many channels as there are
+  kToGray,        // luma in one channel
+  kToRgb,         // three equal channels
+  kCount,
+};
+
+constexpr int kColorValues = 4;
+
+struct ColorChange {
+  Color color;
+  double values[kColorValues];
+  const uint8_t* table;  // kLevels, for kTable
+};
+
+// Returns what is wrong with the values of a change; null if nothing is.
+const char* check_color(Color color, const double* values);
+
+// Changes an image of uint8 with 1 or 3 channels, in memory of the arena if it must not be
+// overwritten. Returns false if the image is too small for the mirrored border of a blur.
+bool change_colors(const std::vector<ColorChange>& changes, const ColorVariant& variant,
+                   Image* image, Arena& arena);
+
+}  // namespace gpupipe

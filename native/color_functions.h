@@ -1,0 +1,41 @@
+// Compiles color_rows.h for the instruction set COLOR_TARGET. The file that includes it has
+// look_up, split, merge and sum_luma.
+
+COLOR_TARGET void compute_gray(const uint8_t* const planes[], uint8_t* gray, int count) {
+  color::compute_gray(planes, gray, count);
+}
+
+COLOR_TARGET void adjust_saturation(uint8_t* const planes[], int count, float factor, float rest) {
+  color::adjust_saturation(planes, count, factor, rest);
+}
+
+COLOR_TARGET void adjust_hue(uint8_t* const planes[], int count, float turn) {
+  color::adjust_hue(planes, count, turn);
+}
+
+COLOR_TARGET void find_extremes(const uint8_t* levels, int count, uint8_t* low, uint8_t* high) {
+  color::find_extremes(levels, count, low, high);
+}
+
+COLOR_TARGET uint32_t sum_levels(const uint8_t* levels, int count) {
+  return color::sum_levels(levels, count);
+}
+
+COLOR_TARGET void sharpen(const uint8_t* const rows[3], uint8_t* levels, int count, int step,
+                          float change) {
+  color::sharpen(rows, levels, count, step, change);
+}
+
+COLOR_TARGET void blur_column(const uint8_t* const rows[], const float* weights, int half,
+                              float* sums, int count) {
+  color::blur_column(rows, weights, half, sums, count);
+}
+
+COLOR_TARGET void blur_row(const float* from, const float* weights, int half, int step,
+                           uint8_t* levels, int count) {
+  color::blur_row(from, weights, half, step, levels, count);
+}
+
+#define COLOR_VARIANT                                                                          \
+  {look_up,       split,      merge,   compute_gray, adjust_saturation, adjust_hue,            \
+   find_extremes, sum_luma,   sum_levels, sharpen,    blur_column,       blur_row}

@@ -1,0 +1,325 @@
+"""The colours of gpupipe._kernels: torchvision's pixels, every variant to the bit, and refusals.
+
+`make sanitize` runs this file under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torchvision.transforms.v2 import functional as F
+
+from gpupipe.augment import color_ops
+from gpupipe.augment.color_ops import COLOR_OPS, LUMA, ColorFunction, ColorValue
+from gpupipe.engines.cpu.lowering import find_rules
+from gpupipe.engines.cpu.ops import as_array
+from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.stages import create_native
+from gpupipe.engines.cpu.tracer import Tracer
+from gpupipe.pipeline.step import SampleIncompatibleError, Spec
+from gpupipe.steps.color_jitter import ColorJitter, RandomPhotometricDistort
+from helpers.color_stages import Change, change, create_stage, draw_changes, reference
+from helpers.kernel_arguments import picture
+
+extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
+SIZES = [(1, 1), (1, 9), (2, 2), (3, 3), (7, 40), (33, 17), (64, 65), (5, 1100)]
+FACTORS = [0.0, 0.01, 0.37, 0.9, 1.0, 1.03, 1.7, 2.0, 3.3]
+Image = NDArray[np.uint8]
+
+
+@pytest.fixture(params=extension.variants())
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    extension.select(request.param)
+    yield request.param
+    extension.select(extension.variants()[0])
+
+
+def shades(size: tuple[int, int], channels: int = 3) -> Image:
+    """Shades with noise, all hues, one gray, and grays of many levels."""
+    rng = np.random.default_rng(sum(size))
+    rows, columns = np.mgrid[: size[0], : size[1]]
+    planes = [rows * 255 / size[0], columns * 255 / size[1], (rows + columns) % 256]
+    noisy = np.stack(planes[:channels], -1) + rng.normal(0, 20, (*size, channels))
+    image = np.clip(noisy, 0, 255).astype(np.uint8)
+    part = size[0] // 8
+    image[:part] = 200
+    image[part : 2 * part] = rng.integers(0, 256, (part, size[1], 1))
+    return image
+
+
+CASES: dict[str, list[Change]] = {
+    **{
+        name: [(name, factor) for factor in FACTORS]
+        for name in (f"adjust_{n}" for n in ("brightness", "contrast", "saturation", "sharpness"))
+    },
+    "adjust_hue": [("adjust_hue", turn) for turn in (-0.5, -0.2, -0.03, 0.0, 0.1, 0.37, 0.5)],
+    "posterize": [("posterize", bits) for bits in range(9)],
+    "solarize": [("solarize", threshold) for threshold in (-3, 0, 127.5, 128, 255)],
+    "solarize_add": [("solarize_add", levels) for levels in (0, 30, 128)],
+    "gaussian_blur": [
+        ("gaussian_blur", *size, *sigma)
+        for size in ((5, 5), (23, 23), (5, 9), (1, 3), (7, 1), (13, 13))
+        for sigma in ((0.1, 0.1), (0.5, 3.0), (2.0, 2.0))
+    ],
+    "permute_channels": [("permute_channels", *p) for p in itertools.permutations(range(3))],
+    **{name: [(name,)] for name in ("invert", "autocontrast", "equalize", "gray", "to_gray")},
+    "to_rgb": [("to_rgb",)],
+}
+
+DIFFERENCES = {"gaussian_blur": (1, 5e-4)}
+"""By how many levels values may differ from torchvision's, and which share of them may differ.
+All changes that are not named have its pixels to the bit.
+"""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_how_far_from_torchvision_each_change_is(variant: str, name: str) -> None:
+    most, share = DIFFERENCES.get(name, (0, 0.0))
+    for size, channels, case in itertools.product([(64, 80), (24, 200)], (3, 1), CASES[name]):
+        if name == "to_rgb" and channels == 3:
+            continue
+        image = shades(size, channels)
+        made, expected = change(image, [case]), reference(image, [case])
+        assert made.shape == expected.shape
+        apart = np.abs(made.astype(int) - expected)
+        assert apart.max() <= most and (apart > 0).mean() <= share, (size, channels, case)
+
+
+def test_every_function_of_the_table_is_compared() -> None:
+    assert set(COLOR_OPS) - set(CASES) == {"adjust_gamma", "jpeg"}  # a table, and no function here
+
+
+def test_every_order_of_changes_has_torchvisions_pixels(variant: str) -> None:
+    image = shades((64, 80))
+    changes = [("brightness", 1.2), ("contrast", 0.8), ("saturation", 1.3), ("hue", 0.07)]
+    for order in itertools.permutations([(f"adjust_{n}", v) for n, v in changes]):
+        assert np.array_equal(change(image, order), reference(image, order)), order
+
+
+def test_random_changes_have_torchvisions_pixels(variant: str) -> None:
+    rng = np.random.default_rng(5)
+    for n in range(60):
+        image = picture(*SIZES[n % len(SIZES)], gap=5 * (n % 2), seed=n)
+        changes = draw_changes(rng, 1 + n % 7)
+        assert np.array_equal(change(image, changes), reference(image, changes)), changes
+
+
+def test_all_variants_have_the_same_bits(variant: str) -> None:
+    rng = np.random.default_rng(6)
+    for size, n in itertools.product(SIZES, range(8)):
+        image = picture(*size, gap=7 * (n % 2), seed=n)
+        own = image[:, :, :1].copy() if n % 3 == 0 else image
+        changes = draw_changes(rng, 1 + n, has_blur=min(size) > 6)
+        extension.select("scalar")
+        expected = change(own, changes)
+        extension.select(variant)
+        assert np.array_equal(change(own, changes), expected), (size, changes)
+
+
+def test_the_luma_of_all_colours_is_torchvisions_but_for_three() -> None:
+    green, blue = np.divmod(np.arange(1 << 16, dtype=np.uint32), 256)
+    differing = []
+    for red in range(256):
+        colors = np.stack([np.full_like(green, red), green, blue], -1).astype(np.uint8)[None]
+        made = change(colors, [("to_gray",)])
+        apart = made.astype(int) - reference(colors, [("to_gray",)])
+        differing += [colors[0, n].tolist() for n in np.flatnonzero(apart)]
+    assert differing == [[250, 9, 228], [250, 13, 146], [250, 47, 199]]
+
+
+def test_an_image_is_left_as_it_is() -> None:
+    image = shades((20, 30))
+    before = image.copy()
+    image.flags.writeable = False
+    for changes in (
+        [("invert",)],
+        [("adjust_hue", 0.1), ("invert",)],
+        [("permute_channels", 2, 0, 1)],
+    ):
+        change(image, changes)
+    assert np.array_equal(image, before)
+
+
+def trace(count: int, channels: int = 3, size: tuple[int, int] = (20, 30)) -> Tracer:
+    return Tracer([size] * count, find_rules(), Spec.of_image(channels))
+
+
+def assert_one_kernel(program: Program, images: list[Image], step: Any, drawn: Any) -> None:
+    """Assert that one kernel, and its stage, make of each image what the step's `torch` makes."""
+    assert [kernel.name for kernel, _ in program.groups] == ["kernels.color"]
+    stage = create_native(program.groups, ())
+    for row, image in enumerate(images):
+        p = {name: values[row] for name, values in drawn.items()}
+        expected = step.torch(torch.from_numpy(image).permute(2, 0, 1), p).permute(1, 2, 0).numpy()
+        assert np.array_equal(as_array(program.run(image, row)), expected), row
+        assert np.array_equal(np.asarray(extension.run_stage(stage, row, image)), expected), row
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "step",
+    [
+        ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
+        ColorJitter(contrast=0.4),
+        RandomPhotometricDistort(),
+    ],
+    ids=["jitter", "contrast", "distort"],
+)
+def test_a_step_of_several_changes_is_one_kernel(step: Any, channels: int) -> None:
+    images = [shades((20, 30), channels) for _ in range(24)]
+    drawn = step.sample(np.random.default_rng(2).random((24, step.num_uniforms)))
+    tracer = trace(24, channels)
+    step.lower(tracer, drawn)
+    assert_one_kernel(tracer.program(), images, step, drawn)
+
+
+def test_changes_in_nested_switches_and_after_each_other_are_one_kernel() -> None:
+    tracer = trace(3)
+    inner = np.array([0, 0, 1])
+
+    def run(part: Tracer) -> None:
+        part.color("invert")
+        part.switch(inner, [lambda other: None, lambda other: other.color("equalize")])
+
+    tracer.switch(np.array([0, 1, 1]), [lambda part: part.color_matrix([LUMA] * 3), run])
+    tracer.color("adjust_brightness", np.array([0.5, 0.6, 0.7]))
+    tracer.color_matrix([LUMA])
+    program = tracer.program()
+    assert [kernel.name for kernel, _ in program.groups] == ["kernels.color"]
+    image = shades((20, 30))
+    expected: list[list[Change]] = [
+        [("gray",), ("adjust_brightness", 0.5)],
+        [("invert",), ("adjust_brightness", 0.6)],
+        [("invert",), ("equalize",), ("adjust_brightness", 0.7)],
+    ]
+    for row, changes in enumerate(expected):
+        made = as_array(program.run(image, row))
+        assert np.array_equal(made, reference(image, [*changes, ("to_gray",)])), row
+
+
+def test_a_function_without_values_alone_is_one_for_all_samples() -> None:
+    tracer = trace(3)
+    tracer.color("invert")
+    stage = create_native(tracer.program().groups, ())
+    image = shades((20, 30))
+    assert np.array_equal(np.asarray(extension.run_stage(stage, 2, image)), 255 - image)
+
+
+def test_other_changes_end_a_series() -> None:
+    tracer = trace(2)
+    tracer.color("invert")
+    tracer.switch(np.array([0, 1]), [lambda part: None, lambda part: part.crop((0, 0), (9, 9))])
+    tracer.color("invert")
+    names = [kernel.name for kernel, _ in tracer.program().groups]
+    assert names == ["kernels.color", "switch", "kernels.color"]
+
+
+def test_gamma_is_torchvisions_but_for_a_level_of_few() -> None:
+    gammas = np.concatenate([np.linspace(0, 4, 200), [0.5, 1.0, 2.0, 3.0]])
+    levels = np.arange(256, dtype=np.uint8)[None, :, None]
+    tracer = trace(len(gammas), 1, (1, 256))
+    tracer.color("adjust_gamma", gammas)
+    program = tracer.program()
+    assert program.groups[0][0].name == "kernels.color"
+    apart = [
+        np.abs(as_array(program.run(levels, n)).astype(int) - reference(levels, [case]))
+        for n, case in enumerate(("adjust_gamma", gamma) for gamma in gammas)
+    ]
+    assert np.max(apart) <= 1 and np.count_nonzero(apart) <= 2
+
+
+@pytest.mark.parametrize("has_reference", [False, True])
+def test_a_function_of_another_package_is_a_table(
+    monkeypatch: pytest.MonkeyPatch, has_reference: bool
+) -> None:
+    monkeypatch.setattr(color_ops, "COLOR_OPS", COLOR_OPS)
+    share = ColorValue("share", "float64", 0.0, 1.0)
+    fade = ColorFunction(
+        (share,),
+        is_pointwise=True,
+        formula=lambda pixels, part: pixels * (1.0 - part) + part,
+        reference=(lambda image, part: F.invert(image)) if has_reference else None,
+    )
+    monkeypatch.setitem(COLOR_OPS, "fade", fade)
+    tracer = trace(3)
+    shares = np.array([0.0, 0.5, 1.0])
+    tracer.switch(np.array([1, 0, 1]), [lambda part: None, lambda part: part.color("fade", shares)])
+    program, image = tracer.program(), shades((20, 30))
+    assert [kernel.name for kernel, _ in program.groups] == ["kernels.color"]
+    assert program.needs_torchvision() == has_reference
+    kept, white = as_array(program.run(image, 1)), as_array(program.run(image, 2))
+    assert np.array_equal(kept, image)
+    assert np.array_equal(white, 255 - image if has_reference else np.full_like(image, 255))
+
+
+def test_a_blur_of_an_image_that_is_too_small_is_refused() -> None:
+    tracer = trace(2, size=(11, 20))
+    blur = np.array([[5, 23], [5, 23]]), np.ones((2, 2))
+    tracer.switch(
+        np.array([0, 1]), [lambda part: None, lambda part: part.color("gaussian_blur", *blur)]
+    )
+    program, image = tracer.program(), shades((11, 20))
+    assert np.array_equal(as_array(program.run(image, 0)), image)
+    with pytest.raises(SampleIncompatibleError, match="gaussian_blur needs at least 12x3 pixels"):
+        program.run(image, 1)
+    stage = create_native(program.groups, ())
+    assert extension.run_program(stage, [0, 1], [image, image]) == [1]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros(9, np.uint8)],
+    ids=["two channels", "floats", "a file"],
+)
+def test_what_is_no_image_of_levels_is_not_done(image: Any) -> None:
+    assert extension.run_program(create_stage([("invert",)]), [0], [image]) == [0]
+
+
+def test_floats_are_left_to_torchvision() -> None:
+    tracer = Tracer([(4, 4)], find_rules(), Spec.of_image(3, dtype="float32"))
+    tracer.color("invert")
+    assert tracer.program().groups[0][0].name == "torchvision.color"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([("adjust_hue", 0.6)], "a hue is not from -0.5 to 0.5"),
+        ([("adjust_hue", np.nan)], "a hue is not"),
+        ([("posterize", 9)], "the bits to keep are not from 0 to 8"),
+        ([("solarize_add", 129)], "the levels to add are not from 0 to 128"),
+        ([("permute_channels", 0, 1, 3)], "a channel is not from 0 to 2"),
+        ([("gaussian_blur", 4, 3, 1, 1)], "the size of a blur is not odd"),
+        ([("gaussian_blur", 3, 3, 1, 0)], "the sigma of a blur is not above 0"),
+    ],
+    ids=str,
+)
+def test_values_that_are_wrong_are_refused(changes: list[Change], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        create_stage(changes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.zeros(3, np.int64), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "1 axes"),
+        ((np.zeros((3, 1), np.int32), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "int64"),
+        ((np.zeros((3, 1), np.int64), np.zeros((2, 4)), np.zeros((0, 256), np.uint8)), "in rows"),
+        ((np.zeros((3, 1), np.int64), np.zeros((3, 5)), np.zeros((0, 256), np.uint8)), "float64"),
+        ((np.zeros((3, 1), np.int64), np.zeros((3, 4)), np.zeros((2, 255), np.uint8)), "uint8"),
+        ((np.ones((3, 1), np.int64), np.full((3, 4), 2.0), np.zeros((2, 256), np.uint8)), "table"),
+        ((np.ones((3, 1), np.int64), np.full((3, 4), -1.0), np.zeros((2, 256), np.uint8)), "table"),
+        ((np.full((3, 1), 18), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
+        ((np.full((3, 1), -1), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_fit_are_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        extension.color_stage(*arguments)

@@ -1,0 +1,81 @@
+"""Stages of gpupipe._kernels that change colours, and what torchvision makes of the same image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.augment import color_ops
+from gpupipe.engines.cpu.color_stages import COLORS, GRAY, TO_GRAY, TO_RGB
+
+Change = tuple[Any, ...]
+"""The name of a function of COLOR_OPS, "gray", "to_gray" or "to_rgb", and its values."""
+Image = NDArray[np.uint8]
+NUMBERS = COLORS | {"gray": GRAY, "to_gray": TO_GRAY, "to_rgb": TO_RGB}
+
+
+def create_stage(*samples: Sequence[Change]) -> Any:
+    """The stage of a batch, with as many changes for each sample."""
+    colors = np.array([[NUMBERS[name] for name, *_ in changes] for changes in samples], np.int64)
+    values = np.zeros((*colors.shape, 4))
+    for row, changes in enumerate(samples):
+        for n, (_, *numbers) in enumerate(changes):
+            values[row, n, : len(numbers)] = numbers
+    tables = np.zeros((0, 256), np.uint8)
+    return import_module("gpupipe._kernels").color_stage(colors, values, tables)
+
+
+def change(image: Image, changes: Sequence[Change]) -> Image:
+    """An image (H, W, C) after changes."""
+    stage = create_stage(changes)
+    return np.asarray(import_module("gpupipe._kernels").run_stage(stage, 0, image))
+
+
+def reference(image: Image, changes: Sequence[Change]) -> Image:
+    """The same by torchvision's functions, one after the other."""
+    from torchvision.transforms.v2 import functional as F
+
+    pixels = torch.from_numpy(image.copy()).permute(2, 0, 1)
+    for name, *values in changes:
+        if name in ("gray", "to_gray"):
+            channels = 1 if name == "to_gray" else len(pixels)
+            pixels = F.rgb_to_grayscale(pixels, channels)
+        elif name == "to_rgb":
+            pixels = F.grayscale_to_rgb(pixels)
+        elif name == "gaussian_blur":
+            pixels = color_ops.apply(name, pixels, [values[:2], values[2:]])
+        elif name == "permute_channels":
+            pixels = color_ops.apply(name, pixels, [values])
+        else:
+            pixels = color_ops.apply(
+                name, pixels, [v if name in INTS else float(v) for v in values]
+            )
+    changed: Image = pixels.permute(1, 2, 0).numpy()
+    return changed
+
+
+INTS = ("posterize", "solarize_add")
+
+
+def draw_changes(rng: np.random.Generator, count: int, has_blur: bool = False) -> list[Change]:
+    """Random changes that any image can have."""
+    factor, unit = rng.choice([0.0, 1.0, rng.uniform(0, 3)]), rng.uniform(-0.5, 0.5)
+    draws: list[Change] = [
+        *[(f"adjust_{n}", factor) for n in ("brightness", "contrast", "saturation", "sharpness")],
+        ("adjust_hue", rng.choice([0.0, 0.5, unit])),
+        ("posterize", int(rng.integers(9))),
+        ("solarize", rng.choice([128.0, rng.uniform(-5, 255)])),
+        ("solarize_add", int(rng.integers(129))),
+        *[("invert",), ("autocontrast",), ("equalize",), ("gray",)],
+        ("permute_channels", *rng.permutation(3).tolist()),
+    ]
+    if has_blur:
+        draws.append(
+            ("gaussian_blur", *rng.choice([1, 3, 5, 7, 9, 13], 2), *rng.uniform(0.1, 3, 2))
+        )
+    return [draws[int(n)] for n in rng.integers(len(draws), size=count)]
