@@ -165,6 +165,8 @@ def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
     chunks = []
     for field, start in zip(fields, offsets(fields)[0], strict=True):
         tensor = batch[field.name].cpu()
+        if not tensor.numel():
+            continue  # torch refuses to view the bytes of some empty tensors
         flat = (
             (tensor.permute(_TO_CHANNELS_LAST) if field.channels_last else tensor.contiguous())
             .view(-1)

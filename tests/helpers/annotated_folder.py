@@ -101,17 +101,23 @@ def _offsets(drawn: Sequence[dict[str, Any]], name: str) -> Any:
 
 
 def configure(root: Path, steps: Sequence[Any] | dict[str, Any], **options: Any) -> Config:
-    """Return the config of an annotated folder; `most` and `loader:` settings are options."""
-    most = options.pop("most", 8)
+    """Return the config of an annotated folder.
+
+    Args:
+        root: The folder.
+        steps: The pipeline.
+        **options: Settings of `loader:`, and `most` and `cache_decoded` of the source.
+    """
+    most, cache = options.pop("most", 8), options.pop("cache_decoded", None)
     loader = {"device": "cpu", "ids": True, **options}
-    data = {"source": "folder", "root": root}
+    data = {"source": "folder", "root": root, "cache_decoded": cache}
     written = {"data": data, "pipeline": steps, "loader": loader}
     # The steps may need boxes, which the source `folder` has not: they are built apart.
     config = configs.read(written | {"pipeline": ["decode"]})
     pipeline = build_pipeline(
         "inline", Document("p", {"pipeline": steps}), ("pipeline",), annotations=SPECS
     )
-    source = AnnotatedFolder(root=root, most=most)
+    source = AnnotatedFolder(root=root, most=most, cache_decoded=config.source.cache_decoded)
     return replace(config, source=source, pipeline=pipeline)
 
 

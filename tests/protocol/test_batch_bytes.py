@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -98,3 +99,14 @@ def test_what_has_no_size_is_refused() -> None:
         field = TensorField("a", dtype, shape, channels_last)
         with pytest.raises(MalformedMessage, match="field 'a' has dtype"):
             offsets([field])
+
+
+def test_empty_arrays_of_numpy_come_through_too() -> None:
+    rows = torch.from_numpy(np.zeros((0, 5), np.int64)[np.zeros(0, np.int64)])
+    batch = {"rows": rows, "after": torch.arange(3)}
+    memory = torch.zeros(offsets(fields_of(batch))[1], dtype=torch.uint8)
+    for start, data in pieces(batch):
+        memory.numpy().data[start : start + len(data)] = data
+    back = views(memory, fields_of(batch))
+    assert back["rows"].shape == (0, 5)
+    assert back["after"].tolist() == [0, 1, 2]
