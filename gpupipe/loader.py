@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpupipe import config as configs
-from gpupipe.annotations.batch_annotations import join_ragged, list_ragged
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.errors import UsageError, counted, warn
 from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads, resolve
+from gpupipe.loading.batch_format import BatchFormat
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.run_state import RunState
-from gpupipe.runtime.memory import to_device
 from gpupipe.runtime.progress import Progress, ignore_progress, notebook_progress
 from gpupipe.sampling.sampler import Plan
 
@@ -157,7 +156,7 @@ class Loader:
         self.mixer = BatchMixer(config.batch, config.loader.seed, parts.index.classes)
         self.threads = count_threads(parts.config.loader)
         self.as_tuple = parts.config.loader.format == "tuple"
-        self._ragged = list_ragged(config.pipeline)
+        self._format = BatchFormat(config)
         self._population = parts.population
         self._life_cycle = LifeCycle(parts.engine, parts.sampler, parts.population)
         self._run_state = RunState(parts)
@@ -180,15 +179,7 @@ class Loader:
         return self._life_cycle.iterate(self._format_batch)
 
     def _format_batch(self, plan: Plan, batch: dict[str, Tensor]) -> Any:
-        batch = self.mixer.mix(plan.epoch, plan.ids, batch)
-        if self.as_tuple:
-            images = tuple(batch[name] for name in self.config.pipeline.main_outputs)
-            return images if self.config.pipeline.views else images[0], batch["label"]
-        ids = batch.pop("id")
-        if self.config.loader.ids:
-            first = self.config.pipeline.main_outputs[0]
-            batch["id"] = to_device(ids, batch[first].device)
-        return join_ragged(batch, self._ragged)
+        return self._format(self.mixer.mix(plan.epoch, plan.ids, batch))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the batch that was delivered last, as plain JSON.

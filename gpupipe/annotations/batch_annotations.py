@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from gpupipe.annotations.points_tracer import PointsTracer
 from gpupipe.dataset.annotation_columns import AnnotationColumn, find_positions
-from gpupipe.errors import StepError
+from gpupipe.dataset.spec import Spec
+from gpupipe.errors import Problem, StepError
 from gpupipe.pipeline.annotations import Annotations, Floats
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
@@ -28,6 +29,18 @@ Array = NDArray[Any]
 TO_ORIGINAL, ORIG_SIZE = "to_original", "orig_size"
 VALUES, OFFSETS = ".values", ".offsets"
 """The suffixes of the two dense tensors that stand for a Ragged until the loader delivers it."""
+
+
+class ImmovableError(StepError):
+    """A step may move pixels in a way that annotations cannot follow.
+
+    Attributes:
+        problem: The step's location in the YAML, and why.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.where}: {problem.what}")
+        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -72,17 +85,17 @@ class BatchAnnotations:
         return arrays
 
 
-def list_ragged(pipeline: Pipeline) -> list[str]:
-    """Return the names that the fields of annotations have in a batch, in order.
+def list_ragged(pipeline: Pipeline) -> dict[str, Spec]:
+    """Return the spec of each field of annotations in a batch, by its name there, in order.
 
     A view has annotations of its own, with the view's name before theirs: "global_0_boxes".
     """
-    return [
-        name
+    return {
+        name: pipeline.annotations[field]
         for image in pipeline.fields
         for output in pipeline.views_of(image) or (image,)
-        for name in _names(pipeline, image, output)
-    ]
+        for name, field in _names(pipeline, image, output).items()
+    }
 
 
 def list_arrays(pipeline: Pipeline) -> list[str]:
@@ -94,21 +107,6 @@ def list_arrays(pipeline: Pipeline) -> list[str]:
             names += [_prefix(pipeline, image) + ORIG_SIZE]
             names += [_prefix(pipeline, output) + TO_ORIGINAL for output in outputs]
     return names
-
-
-def join_ragged(batch: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a batch with a Ragged in place of the two tensors of each field of annotations.
-
-    Args:
-        batch: The batch of an engine. It is changed.
-        names: The fields of annotations, from `list_ragged`.
-    """
-    if names:
-        from gpupipe.annotations.ragged import Ragged
-
-        for name in names:
-            batch[name] = Ragged(batch.pop(name + VALUES), batch.pop(name + OFFSETS))
-    return batch
 
 
 def _names(pipeline: Pipeline, image: str, output: str) -> dict[str, str]:
@@ -191,9 +189,8 @@ def _run(tracer: PointsTracer, steps: Sequence[tuple[Entry, dict[str, Array]]]) 
         try:
             entry.lower(tracer, parameters)
         except NoLoweringError as e:
-            raise StepError(
-                f"{entry.where}: {entry.key} cannot move the boxes and points of its image: {e}"
-            ) from None
+            what = f"{entry.key} cannot move the boxes and points of its image: {e}"
+            raise ImmovableError(Problem(entry.where, what)) from None
 
 
 def _check_sizes(declared: NDArray[np.int32], found: NDArray[np.int64]) -> None:

@@ -125,7 +125,8 @@ def _explain_wrong_labels(
     num_classes: int, classes: Sequence[str], labels: NDArray[np.int64] | None
 ) -> str:
     """Return why the labels cannot become soft labels of `num_classes` classes; "" if they can."""
-    if list(classes) == make_unlabelled(0)[1]:
+    is_unlabelled = labels is not None and len(labels) > 0 and bool((labels == -1).all())
+    if is_unlabelled or list(classes) == make_unlabelled(0)[1]:
         return (
             "it mixes labels, and the data has none, or only the class 0: name the labels in "
             "'data:', or leave out 'batch:'"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
+from gpupipe.annotations.batch_annotations import list_ragged
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.batch_stage.stage import count_pairs_of_one_sample, find_shift
 from gpupipe.bench.listed_files import check_listed_files
@@ -153,9 +154,28 @@ def _batch(config: Config) -> str:
     unequal = [name for name in pipeline.outputs if None in pipeline.output_spec_of(name).shape]
     of = "" if unequal == list(pipeline.main_outputs) else f" of {' and '.join(unequal)}"
     equal = f"; no step fixes the size{of}, so all images must have the same" if unequal else ""
-    fields = ", ".join(_field(config, name) for name in pipeline.outputs)
-    label = "float32 (B, classes)" if config.batch.entries else "int64 (B,)"
-    return f"{fields}, label {label}{equal}"
+    fields = [_field(config, name) for name in pipeline.outputs]
+    if not pipeline.annotations:
+        fields += [f"label {'float32 (B, classes)' if config.batch.entries else 'int64 (B,)'}"]
+    return ", ".join([*fields, *_annotations(config)]) + equal
+
+
+def _annotations(config: Config) -> Iterator[str]:
+    """Yield name, dtype and shape of each field of annotations of a batch, and what is special."""
+    pipeline, loader = config.pipeline, config.loader
+    for name, spec in list_ragged(pipeline).items():
+        sizes = zip(spec.layout[1:], spec.shape[1:], strict=True)
+        row = [axis if size is None else str(size) for axis, size in sizes]
+        if loader.format != "dict" or loader.targets == "list":
+            yield f"{name} list of {spec.dtype} ({', '.join(['N', *row])})"
+        elif loader.targets == "padded":
+            yield f"{name} {spec.dtype} ({', '.join(['B', 'N', *row])})"
+        else:
+            yield f"{name} Ragged {spec.dtype} ({', '.join(['sum of N', *row])})"
+    if pipeline.annotations:
+        yield "orig_size int64 (B, 2)"
+    if loader.format == "torchvision":
+        yield "labels + 1, since torchvision's detectors count the background as 0"
 
 
 def _field(config: Config, name: str) -> str:

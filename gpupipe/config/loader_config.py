@@ -186,8 +186,16 @@ class LoaderConfig(_Frozen):
         dtype: Dtype of the first field of a batch; None keeps the dtype that the pipeline makes.
         memory_format: Strides of fields that were image files: `contiguous` or `channels_last`.
             The shape is (B, C, H, W) in both cases.
-        format: What a batch is: `dict`, such as {"image": ..., "label": ...}, or `tuple`, the first
-            field and the label.
+        format: What a batch is: `dict`, `tuple`, `torchvision` or `detr`. A dict is such as
+            {"image": ..., "label": ...}, and a tuple is the first field and the label. With
+            `torchvision` it is a list of images and a list of targets, as torchvision's detectors
+            take them: labels count from 1, since 0 is the background. With `detr` it is a dict of
+            the images, a mask that is true on padding, and a list of targets, whose boxes are
+            [centre x, centre y, width, height] from 0 to 1.
+        targets: How boxes and what goes with them are delivered: `packed`, `padded` or `list`.
+            `packed` is a gpupipe.Ragged. `padded` is one tensor (B, N, ...), with 0 after a
+            sample's rows, or -1 for labels, and the number of rows, such as "num_boxes" (B,).
+            `list` is a list of B tensors. The formats torchvision and detr always have lists.
         ids: If true, batches also have "id", int64 (B,): the rows of the samples in the index.
             It has no effect if `format` is `tuple`.
         hw_decoder_load: Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1. Its
@@ -233,7 +241,8 @@ class LoaderConfig(_Frozen):
     quarantine: Path | None = None
     dtype: Literal["uint8", "float16", "bfloat16", "float32"] | None = None
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    format: Literal["dict", "tuple"] = "dict"
+    format: Literal["dict", "tuple", "torchvision", "detr"] = "dict"
+    targets: Literal["packed", "padded", "list"] = "packed"
     ids: bool = False
     hw_decoder_load: Probability = 0.9
     gpu_memory: Bytes | None = None

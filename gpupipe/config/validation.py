@@ -8,7 +8,9 @@ from typing import Annotated, Any, TypeVar
 import pydantic
 from pydantic import BeforeValidator
 
+from gpupipe.annotations.checks import find_immovable
 from gpupipe.batch_stage.stage import BatchStage, build_batch_stage, check_later_fields
+from gpupipe.config.batch_formats import explain_wrong_format
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset.source import RESERVED_NAMES, SOURCES, Source
 from gpupipe.decoded_cache.decoded_cache import explain_refusal
@@ -130,7 +132,12 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         pipeline = _build_pipeline(steps, config_dir, checked, annotations)
     if pipeline and shape and source:
         fields = list_batch_fields(pipeline, shape.loader)
+        if wrong := explain_wrong_format(pipeline, shape.loader):
+            root.inside("loader", "format").report(f"loader.format: {wrong}", of_key=True)
     batch = _build_batch_stage(root, fields, pipeline.main_outputs if pipeline else ())
+    for phase in pipeline.phases if pipeline else ():
+        if (problem := find_immovable(phase)) and problem not in problems:
+            problems.append(problem)
     if pipeline and source and source.cache_decoded and (reason := explain_refusal(pipeline)):
         data.inside("cache_decoded").report(f"data.cache_decoded: {reason}", of_key=True)
     if pipeline and shape and fields:

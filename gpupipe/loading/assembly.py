@@ -13,7 +13,7 @@ from gpupipe.config import AutoShard, Config, LoaderConfig, Shard, locate_errors
 from gpupipe.dataset.index import Growing, Index, Population
 from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream, Engine, Job
-from gpupipe.errors import EngineError, GpupipeError
+from gpupipe.errors import ConfigError, EngineError, GpupipeError
 from gpupipe.loading.sample_selection import select_samples
 from gpupipe.runtime.ranks import cores_of_rank, rank_and_world
 from gpupipe.sampling.sampler import Sampler
@@ -161,6 +161,11 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
         index = config.source.read_through(index)
     if config.batch.entries:
         check_labels(config.batch, index.classes, index.labels)
+    if options.format == "tuple" and not index.has_labels:
+        raise ConfigError.at(
+            "loader.format",
+            "a tuple is (first field, label), and the samples have no label: write format: dict",
+        )
     job = Job(
         index,
         config.pipeline,

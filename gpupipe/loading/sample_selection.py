@@ -103,6 +103,12 @@ def _read_weights(
 ) -> NDArray[np.float64] | None:
     if options.weights is None or not len(index):
         return None
+    if options.weights == _CLASS_BALANCED and not index.has_labels:
+        raise _mistake(
+            "weights",
+            "class_balanced draws all classes equally often, and the samples have no label: name "
+            "a column of weights, or leave loader.weights out",
+        )
     if options.weights == _CLASS_BALANCED:
         if len(np.unique(index.labels if rows is None else index.labels[rows])) < 2:
             raise _mistake(

@@ -13,7 +13,7 @@ from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.config import Config
+from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.annotation_columns import AnnotationColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.source import Progress, ignore_progress
@@ -109,16 +109,15 @@ def configure(root: Path, steps: Sequence[Any] | dict[str, Any], **options: Any)
         **options: Settings of `loader:`, and `most` and `cache_decoded` of the source.
     """
     most, cache = options.pop("most", 8), options.pop("cache_decoded", None)
-    loader = {"device": "cpu", "ids": True, **options}
+    loader = LoaderConfig.model_validate({"device": "cpu", "ids": True, **options})
     data = {"source": "folder", "root": root, "cache_decoded": cache}
-    written = {"data": data, "pipeline": steps, "loader": loader}
-    # The steps may need boxes, which the source `folder` has not: they are built apart.
-    config = configs.read(written | {"pipeline": ["decode"]})
+    # Steps and format may need boxes, which the source `folder` has not: they are built apart.
+    config = configs.read({"data": data, "pipeline": ["decode"]})
     pipeline = build_pipeline(
         "inline", Document("p", {"pipeline": steps}), ("pipeline",), annotations=SPECS
     )
     source = AnnotatedFolder(root=root, most=most, cache_decoded=config.source.cache_decoded)
-    return replace(config, source=source, pipeline=pipeline)
+    return replace(config, source=source, pipeline=pipeline, loader=loader)
 
 
 def load(root: Path, steps: Sequence[Any] | dict[str, Any], **options: Any) -> gpupipe.Loader:

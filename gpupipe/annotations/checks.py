@@ -1,0 +1,52 @@
+"""Checks of a pipeline's annotations before any sample is read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpupipe.annotations.batch_annotations import ImmovableError, annotate
+from gpupipe.dataset.annotation_columns import AnnotationColumn
+from gpupipe.errors import Problem
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.step import SampleIncompatibleError
+
+_MAX_TRIES = 100
+_EXAMPLE_SIZE = (4096, 4096)
+
+
+def find_immovable(pipeline: Pipeline) -> Problem | None:
+    """Return the first step that may move pixels in a way that annotations cannot follow, or None.
+
+    The steps run on a made-up sample without boxes and points.
+    """
+    if not pipeline.annotations:
+        return None
+    none = np.zeros(2, np.int64)
+    columns = {}
+    for name, spec in pipeline.annotations.items():
+        assert spec.annotation is not None
+        rows_with = spec.annotation.rows_with
+        values = np.zeros((0, *(size or 1 for size in spec.shape[1:])), spec.dtype)
+        of = spec.annotation.of
+        columns[name] = AnnotationColumn(
+            spec.kind, of, rows_with, values, None if rows_with else none
+        )
+    sizes = {
+        name: np.array([spec.size or _EXAMPLE_SIZE], np.float64)
+        for name, spec in pipeline.fields.items()
+    }
+    upright = {name: np.ones(1, np.int64) for name in pipeline.fields}
+    for number in range(_MAX_TRIES):
+        ids = np.array([number])
+        steps = {
+            name: [(entry, entry.parameters(0, 0, ids)) for entry in pipeline.entries_on(name)]
+            for name in (*pipeline.fields, *pipeline.views)
+        }
+        try:
+            annotate(pipeline, columns, steps, sizes, upright, {})
+        except SampleIncompatibleError:
+            continue
+        except ImmovableError as e:
+            return e.problem
+        return None
+    return None

@@ -1,0 +1,132 @@
+"""BatchFormat: from the dense tensors of an engine to the batch that the user gets.
+
+engine            {"image": ..., "boxes.values": ..., "boxes.offsets": ..., "id": ...}
+loader.shapes     images as one tensor, a list, or padded with a mask
+loader.targets    a field of annotations as a Ragged, padded, or a list of tensors
+loader.format     a dict, a tuple, or what a detector of torchvision or DETR takes
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpupipe.annotations.batch_annotations import OFFSETS, VALUES, list_ragged
+from gpupipe.config import Config
+from gpupipe.config.batch_formats import explain_wrong_format
+from gpupipe.dataset.spec import Spec
+from gpupipe.errors import ConfigError
+from gpupipe.runtime.memory import to_device
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gpupipe.annotations.ragged import Ragged
+
+Batch = dict[str, Any]
+LABELS = "labels"
+"""The field of annotations that holds the class of each box."""
+
+
+class BatchFormat:
+    """Turns the batches of an engine into those of a loader.
+
+    Args:
+        config: The config, with the pipeline of the batches and the settings of `loader:`.
+
+    Raises:
+        ConfigError: The pipeline cannot be delivered in this format.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._pipeline, self._loader = config.pipeline, config.loader
+        if wrong := explain_wrong_format(self._pipeline, self._loader):
+            raise ConfigError.at("loader.format", wrong)
+        self._ragged = list_ragged(self._pipeline)
+        self._main = self._pipeline.main_outputs[0]
+
+    def __call__(self, batch: Batch) -> Any:
+        """Return a batch in the format of the settings.
+
+        Args:
+            batch: Dense tensors by name. The dict is changed.
+        """
+        if self._loader.format == "tuple":
+            images = tuple(batch[name] for name in self._pipeline.main_outputs)
+            return images if self._pipeline.views else images[0], batch["label"]
+        ids = batch.pop("id")
+        if self._loader.ids:
+            batch["id"] = to_device(ids, batch[self._main].device)
+        if self._ragged:
+            self._join(batch)
+        if self._loader.format == "torchvision":
+            return self._to_torchvision(batch)
+        return self._to_detr(batch) if self._loader.format == "detr" else batch
+
+    def _join(self, batch: Batch) -> None:
+        """Replace the two tensors of each field of annotations by its rows."""
+        from gpupipe.annotations.ragged import Ragged
+
+        for name, spec in self._ragged.items():
+            rows = Ragged(batch.pop(name + VALUES), batch.pop(name + OFFSETS))
+            if self._loader.format != "dict" or self._loader.targets == "list":
+                batch[name] = list(rows)
+            elif self._loader.targets == "padded":
+                self._pad(name, spec, rows, batch)
+            else:
+                batch[name] = rows
+
+    def _pad(self, name: str, spec: Spec, rows: Ragged, batch: Batch) -> None:
+        """Add the padded rows of a field to a batch; also their number, if they are its own."""
+        batch[name], _ = rows.pad(padding_of(spec))
+        if spec.annotation is not None and not spec.annotation.rows_with:
+            batch[f"num_{name}"] = to_device(rows.counts, rows.values.device)
+
+    def _targets(self, batch: Batch) -> list[dict[str, Any]]:
+        """Split all but the images of a batch into one dict for each sample."""
+        others = {name: value for name, value in batch.items() if name != self._main}
+        count = len(batch[self._main])
+        return [{name: value[n] for name, value in others.items()} for n in range(count)]
+
+    def _to_torchvision(self, batch: Batch) -> tuple[list[Tensor], list[dict[str, Any]]]:
+        """Return the arguments of torchvision's detectors: images, and targets.
+
+        Boxes are tv_tensors.BoundingBoxes. Labels count from 1: 0 is the background. Points have
+        their visibility as third number, as Keypoint R-CNN reads them.
+        """
+        import torch
+        from torchvision.tv_tensors import BoundingBoxes
+
+        images, targets = list(batch[self._main]), self._targets(batch)
+        for image, target in zip(images, targets, strict=True):
+            for name, spec in self._ragged.items():
+                if spec.kind == "boxes":
+                    size = tuple(image.shape[-2:])
+                    target[name] = BoundingBoxes(target[name], format="XYXY", canvas_size=size)
+                elif spec.annotation and (points := spec.annotation.visibility_of):
+                    visibility = target.pop(name)[..., None].to(target[points].dtype)
+                    target[points] = torch.cat([target[points], visibility], -1)
+            if LABELS in target:
+                target[LABELS] = target[LABELS] + 1
+        return images, targets
+
+    def _to_detr(self, batch: Batch) -> Batch:
+        """Return a batch for DETR, whose boxes are [centre x, centre y, width, height], 0 to 1."""
+        import torch
+
+        images, targets = batch[self._main], self._targets(batch)
+        mask = torch.zeros(images.shape[0], *images.shape[-2:], dtype=torch.bool)
+        for image, target in zip(images, targets, strict=True):
+            high, wide = image.shape[-2:]
+            target["size"] = torch.tensor([high, wide], device=images.device)
+            for name, spec in self._ragged.items():
+                if spec.kind == "boxes":
+                    first, last = target[name].split(2, -1)
+                    boxes = torch.cat([(first + last) / 2, last - first], -1)
+                    target[name] = boxes / boxes.new_tensor([wide, high, wide, high])
+        return {self._main: images, "mask": mask.to(images.device), "targets": targets}
+
+
+def padding_of(spec: Spec) -> float:
+    """Return the number that fills missing rows: -1 for one whole number a row, such as a label."""
+    is_label = spec.kind == "array" and spec.layout == "N" and spec.dtype.startswith("int")
+    return -1.0 if is_label else 0.0

@@ -1,0 +1,46 @@
+"""Steps that boxes cannot follow are found when the config is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpupipe.annotations.checks import find_immovable
+from gpupipe.pipeline.build import build_pipeline
+from gpupipe.schema import yaml_files
+from helpers.annotated_folder import SPECS
+
+
+def problem_of(*steps: str, **options: Any) -> str:
+    text = "".join(f"- {step}\n" for step in steps)
+    pipeline = build_pipeline("p", yaml_files.parse(text, "p.yaml"), **options)
+    problem = find_immovable(pipeline)
+    return "" if problem is None else f"{problem.where}: {problem.what}"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("decode",),
+        ("decode: {apply_exif_orientation: true}", "random_rotation: {degrees: 30, expand: true}"),
+        ("decode", "resize: {size: [64, 64]}", "elastic_transform", "random_erasing"),
+        ("decode", "random_resized_crop: {size: 32}", "auto_augment", "trivial_augment_wide"),
+        ("decode", "random_crop: {size: 64}", "gaussian_noise", "random_perspective"),
+    ],
+    ids=str,
+)
+def test_pipelines_that_boxes_follow(steps: tuple[str, ...]) -> None:
+    assert problem_of(*steps, annotations=SPECS) == ""
+
+
+def test_a_mixture_of_moved_images_is_refused_only_with_annotations() -> None:
+    steps = ("decode", "resize: {size: [64, 64]}", "aug_mix")
+    assert problem_of(*steps) == ""
+    problem = problem_of(*steps, annotations=SPECS)
+    assert problem.startswith("p.yaml:3:3: aug_mix cannot move the boxes and points")
+
+
+def test_an_operator_of_dali_is_refused() -> None:
+    steps = ("decode", "dali: {op: water}")
+    assert "operator water" in problem_of(*steps, annotations=SPECS)

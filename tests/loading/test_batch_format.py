@@ -1,0 +1,138 @@
+"""The formats of a batch with boxes: packed, padded, lists, torchvision's and DETR's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision import tv_tensors
+
+import gpupipe
+from gpupipe import config as configs
+from gpupipe.loader import create_loader
+from helpers.annotated_folder import POINTS, RAGGED, configure, load
+from helpers.small_images import shrink_all
+
+STEPS: list[Any] = [
+    "decode",
+    {"resize": {"size": [40, 60]}},
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+]
+
+
+@pytest.fixture(scope="module")
+def root(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shrink_all(faces, tmp_path_factory.mktemp("formats") / "faces", 48)
+
+
+def first_batch(root: Path, **options: Any) -> Any:
+    with load(root, STEPS, batch_size=7, shuffle=False, engine="cpu", **options) as loader:
+        return next(iter(loader))
+
+
+@pytest.fixture(scope="module")
+def packed(root: Path) -> dict[str, Any]:
+    batch: dict[str, Any] = first_batch(root)
+    return batch
+
+
+def test_padded_targets_say_how_many_rows_are_real(root: Path, packed: dict[str, Any]) -> None:
+    batch = first_batch(root, targets="padded")
+    counts = packed["boxes"].counts
+    assert batch["num_boxes"].tolist() == counts.tolist()
+    assert batch["num_tags"].tolist() == packed["tags"].counts.tolist()
+    assert "num_labels" not in batch
+    most = int(counts.max())
+    shapes = {"boxes": (7, most, 4), "labels": (7, most), "keypoints": (7, most, POINTS, 2)}
+    for name, shape in shapes.items():
+        assert batch[name].shape == shape
+    for n, count in enumerate(counts.tolist()):
+        for name in ("boxes", "labels", "keypoints", "visibility"):
+            assert torch.equal(batch[name][n, :count], packed[name][n])
+        assert (batch["labels"][n, count:] == -1).all()
+        assert (batch["boxes"][n, count:] == 0).all()
+        assert (batch["visibility"][n, count:] == 0).all()
+
+
+def test_lists_hold_the_rows_of_each_sample(root: Path, packed: dict[str, Any]) -> None:
+    batch = first_batch(root, targets="list")
+    for name in RAGGED:
+        assert isinstance(batch[name], list)
+        assert all(map(torch.equal, batch[name], packed[name]))
+
+
+def test_torchvisions_detectors_take_their_format(root: Path, packed: dict[str, Any]) -> None:
+    images, targets = first_batch(root, format="torchvision")
+    assert len(images) == len(targets) == 7
+    for n, (image, target) in enumerate(zip(images, targets, strict=True)):
+        assert torch.equal(image, packed["image"][n])
+        assert isinstance(target["boxes"], tv_tensors.BoundingBoxes)
+        assert target["boxes"].canvas_size == (40, 60)
+        assert torch.equal(target["boxes"].as_subclass(torch.Tensor), packed["boxes"][n])
+        assert torch.equal(target["labels"], packed["labels"][n] + 1)
+        assert torch.equal(target["keypoints"][..., :2], packed["keypoints"][n])
+        assert torch.equal(target["keypoints"][..., 2].long(), packed["visibility"][n])
+        assert "visibility" not in target
+        assert int(target["image_id"]) == 1000 + n
+        assert target["to_original"].shape == (3, 3)
+
+
+def test_detr_gets_boxes_from_0_to_1_and_a_mask(root: Path, packed: dict[str, Any]) -> None:
+    batch = first_batch(root, format="detr")
+    assert set(batch) == {"image", "mask", "targets"}
+    assert batch["mask"].shape == (7, 40, 60)
+    assert not batch["mask"].any()
+    for n, target in enumerate(batch["targets"]):
+        boxes = packed["boxes"][n].numpy()
+        sides = boxes[:, 2:] - boxes[:, :2]
+        expected = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, sides], 1) / [60, 40, 60, 40]
+        np.testing.assert_allclose(target["boxes"].numpy(), expected, rtol=1e-5, atol=1e-6)
+        assert target["size"].tolist() == [40, 60]
+        assert torch.equal(target["labels"], packed["labels"][n])
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        (STEPS[:2], "end it with 'to_dtype"),
+        ([*STEPS[:2], {"to_dtype": {"dtype": "float32"}}], "unscaled"),
+        (
+            [*STEPS, {"normalize": {"mean": [0.5, 0.5, 0.5], "std": [1, 1, 1]}}],
+            "normalize them themselves",
+        ),
+        ({"steps": STEPS, "views": {"a": {"steps": []}}}, "there are views"),
+    ],
+)
+def test_a_pipeline_that_does_not_fit_torchvision_is_refused(
+    root: Path, steps: Any, why: str
+) -> None:
+    with pytest.raises(gpupipe.ConfigError, match=why):
+        load(root, steps, engine="cpu", format="torchvision")
+
+
+def test_formats_of_detection_need_boxes(faces: Path) -> None:
+    written = {"data": {"source": "folder", "root": faces}, "pipeline": STEPS}
+    for name in ("torchvision", "detr"):
+        with pytest.raises(gpupipe.ConfigError, match=r"loader\.format: .* delivers boxes"):
+            configs.read(written, format=name)
+
+
+def test_what_needs_labels_says_so(root: Path) -> None:
+    with pytest.raises(gpupipe.ConfigError, match="the samples have no label: write format: dict"):
+        load(root, STEPS, engine="cpu", format="tuple")
+    with pytest.raises(gpupipe.ConfigError, match="the samples have no label: name a column"):
+        load(root, STEPS, engine="cpu", weights="class_balanced")
+    mixed = configs.read(
+        {
+            "data": {"source": "folder", "root": root},
+            "pipeline": STEPS,
+            "batch": [{"mixup": {"alpha": 0.2}}],
+        }
+    )
+    config = configure(root, STEPS, engine="cpu")
+    with pytest.raises(gpupipe.ConfigError, match="it mixes labels, and the data has none"):
+        create_loader(replace(config, batch=mixed.batch))
