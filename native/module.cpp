@@ -12,10 +12,15 @@ PyObject* run_stage(PyObject*, PyObject* arguments);
 PyObject* blend_stage(PyObject*, PyObject* arguments);
 PyObject* color_stage(PyObject*, PyObject* arguments);
 PyObject* crop_stage(PyObject*, PyObject* arguments);
+PyObject* channels_stage(PyObject*, PyObject* arguments);
+PyObject* deliver_any_stage(PyObject*, PyObject* arguments);
 PyObject* deliver_stage(PyObject*, PyObject* arguments);
+PyObject* flip_stage(PyObject*, PyObject* arguments);
 PyObject* fork_stage(PyObject*, PyObject* arguments);
+PyObject* pad_stage(PyObject*, PyObject* arguments);
 PyObject* resize_stage(PyObject*, PyObject* arguments);
 PyObject* switch_stage(PyObject*, PyObject* arguments);
+PyObject* window_stage(PyObject*, PyObject* arguments);
 PyObject* warp_stage(PyObject*, PyObject* arguments);
 PyObject* convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
@@ -86,6 +91,23 @@ PyMethodDef kMethods[] = {
      "Change the colours of images of uint8 with 1 or 3 channels. `colors`, int64 (B, n), are the "
      "changes of each sample in order: numbers of Color in native/color.h. `values`, float64 "
      "(B, n, 4), are their values, and `tables`, uint8 (m, 256), those that a change may name."},
+    {"window_stage", window_stage, METH_VARARGS,
+     "window_stage(windows, fill) -> stage\n\n"
+     "Cut out [top, left, height, width], int64 (B, 4), of which parts may be outside of the image. "
+     "`fill` is the bytes of a pixel there."},
+    {"pad_stage", pad_stage, METH_VARARGS,
+     "pad_stage(borders, mode) -> stage\n\n"
+     "Add [top, left, bottom, right], int64 (B, 4), pixels. The mode is \"edge\", \"reflect\" or "
+     "\"symmetric\"."},
+    {"channels_stage", channels_stage, METH_VARARGS,
+     "channels_stage(stages) -> stage\n\n"
+     "Run stages for RGB on images of uint8 with 1, 2 or 4 channels: a stage for each three "
+     "channels."},
+    {"deliver_any_stage", deliver_any_stage, METH_VARARGS,
+     "deliver_any_stage(flips, output) -> stage\n\n"
+     "Flip and convert images of 1 to 4 channels, of uint8 or float32, for a batch (B, C, H, W). "
+     "For `flips` and `output` see deliver_stage. Floats need no table; with factors they become "
+     "(value - mean) / std."},
     {"deliver_stage", deliver_stage, METH_VARARGS,
      "deliver_stage(flips, output) -> stage\n\n"
      "Flip and convert RGB images of uint8. `flips` is [horizontal, vertical], uint8 (B, 2), or "
@@ -93,6 +115,10 @@ PyMethodDef kMethods[] = {
      "`output` is (batch, table, factors), for a batch (B, 3, H, W); or (batch, table, factors, "
      "windows, value), to set windows, int64 (B, 4), to a value (3,) afterwards; or None, to return "
      "the image."},
+    {"flip_stage", flip_stage, METH_VARARGS,
+     "flip_stage(flips) -> stage\n\n"
+     "Flip images of any number of channels, of uint8 or float32. `flips` is [horizontal, vertical], "
+     "uint8 (B, 2)."},
     {"fork_stage", fork_stage, METH_VARARGS,
      "fork_stage(stages) -> stage\n\n"
      "Run each stage of a tuple on the same image."},

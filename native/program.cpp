@@ -2,29 +2,11 @@
 // `fork_stage`, `crop_stage`, `run_program` and `run_stage` of the module.
 #include <vector>
 
-#include "stage.h"
+#include "any_channels.h"
+#include "output.h"
 
 namespace gpupipe {
 namespace {
-
-// A stage in a capsule of Python, which it keeps alive.
-class Part {
- public:
-  bool read(PyObject* capsule) {
-    stage_ = get_stage(capsule);
-    if (!stage_) return false;
-    Py_INCREF(capsule);
-    capsule_.reset(capsule);
-    return true;
-  }
-  const Stage& operator*() const { return *stage_; }
-  const Stage* operator->() const { return stage_; }
-  explicit operator bool() const { return stage_ != nullptr; }
-
- private:
-  Reference capsule_;
-  const Stage* stage_ = nullptr;
-};
 
 bool can_all_run(const std::vector<Part>& parts, int row) {
   for (const Part& part : parts)
@@ -214,22 +196,47 @@ class Content {
     if (buffer_.axes() != 3) return true;
     const Py_ssize_t height = buffer_.side(0), width = buffer_.side(1), channels = buffer_.side(2);
     if (height < 1 || width < 1 || height > kMaxSide || width > kMaxSide || channels < 1 ||
-        channels > 4 || (channels > 1 && buffer_.stride(2) != item) ||
-        (width > 1 && buffer_.stride(1) != channels * item) ||
-        (height > 1 && buffer_.stride(0) < width * channels * item))
+        channels > kMaxChannels)
       return true;
+    const bool is_planar = channels > 1 && buffer_.stride(1) == item;
+    const Py_ssize_t pixel = (is_planar ? 1 : channels) * item;
+    if ((channels > 1 && !is_planar && buffer_.stride(2) != item) ||
+        (width > 1 && buffer_.stride(1) != pixel) ||
+        (height > 1 && buffer_.stride(0) < width * pixel))
+      return true;
+    plane_ = is_planar ? buffer_.stride(2) : 0;
     image_ = {buffer_.bytes(),  int64_t{buffer_.stride(0)}, int(height), int(width),
               int(channels), int(item),                  false};
     return true;
   }
 
+  // Returns the image, in the arena if the channels of its pixels must be interleaved.
+  Image interleave(Arena& arena) const {
+    if (!plane_) return image_;
+    const Image result = take_image(arena, image_.height, image_.width, image_.channels,
+                                    image_.item_size);
+    for (int n = 0; n < image_.height; ++n) {
+      const uint8_t* planes[kMaxChannels];
+      for (int c = 0; c < image_.channels; ++c) planes[c] = image_.row(n) + c * plane_;
+      if (image_.is_rgb())
+        g_variant.load()->merge(planes, result.row(n), image_.width);
+      else if (image_.item_size == 1)
+        merge_any<uint8_t>(planes, result.row(n), image_.channels, image_.width);
+      else
+        merge_any<uint32_t>(planes, result.row(n), image_.channels, image_.width);
+    }
+    return result;
+  }
+
   // Whether stages may run on it. If not, its dtype or its strides are unusual.
   bool is_image() const { return image_.pixels != nullptr; }
-  const Image& image() const { return image_; }
 
  private:
+  static constexpr Py_ssize_t kMaxChannels = 4;
+
   Buffer buffer_;
   Image image_;
+  Py_ssize_t plane_ = 0;  // bytes from plane to plane; 0 if pixels are interleaved
 };
 
 // The memory of the thread for all programs that it runs.
@@ -241,9 +248,9 @@ Arena& find_arena() {
 // Returns the result of a stage for one sample; false if it cannot be done here.
 bool run_row(const Stage& stage, int row, const Content& content, Image* image) {
   if (!content.is_image() || !stage.can_run(row)) return false;
-  *image = content.image();
   Arena& arena = find_arena();
   arena.reset();
+  *image = content.interleave(arena);
   return stage.run(row, image, arena);
 }
 

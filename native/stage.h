@@ -78,6 +78,25 @@ inline const Stage* get_stage(PyObject* capsule) {
   return static_cast<const Stage*>(PyCapsule_GetPointer(capsule, kStageName));
 }
 
+// A stage in a capsule of Python, which it keeps alive.
+class Part {
+ public:
+  bool read(PyObject* capsule) {
+    stage_ = get_stage(capsule);
+    if (!stage_) return false;
+    Py_INCREF(capsule);
+    capsule_.reset(capsule);
+    return true;
+  }
+  const Stage& operator*() const { return *stage_; }
+  const Stage* operator->() const { return stage_; }
+  explicit operator bool() const { return stage_ != nullptr; }
+
+ private:
+  Reference capsule_;
+  const Stage* stage_ = nullptr;
+};
+
 // The function of a module that creates a kind of stage. It returns a capsule.
 template <typename Kind>
 PyObject* create_stage(PyObject*, PyObject* arguments) {

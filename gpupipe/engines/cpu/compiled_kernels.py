@@ -43,8 +43,11 @@ from gpupipe.engines.cpu.program import (
 )
 from gpupipe.engines.cpu.stages import create_program
 from gpupipe.engines.last_steps import make_coefficients
+from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension
 
+STAGE_DTYPES = ("uint8", "float32")
+"""The dtypes of images that stages may run on."""
 _RGB = 3
 _CHANNELS = {"rgb": 3, "gray": 1}
 _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
@@ -60,7 +63,8 @@ _Create = Callable[[_Output | None], Stage]
 """Returns the stage of a geometry. Without an output, the stage passes an image on."""
 
 
-def _find_warp(match: Match) -> _Create | None:
+def find_warp(match: Match) -> _Create | None:
+    """Return the _Create of a warp; None if it is not bilinear, of RGB images of uint8."""
     warp = match[ops.WarpOp]
     if not _is_rgb(warp) or warp.interpolation != "bilinear":
         return None
@@ -68,7 +72,7 @@ def _find_warp(match: Match) -> _Create | None:
 
     def create(output: _Output | None) -> Stage:
         matrices = np.ascontiguousarray(warp.matrices)
-        return Stage(_extension.warp_stage(matrices, _as_int64(warp.sizes, 2), fill, output))
+        return Stage(_extension.warp_stage(matrices, as_int64(warp.sizes, 2), fill, output))
 
     return create
 
@@ -85,7 +89,7 @@ def _find_flip(match: Match) -> _Create | None:
     return lambda output: Stage(_extension.deliver_stage(flags, output))
 
 
-def _find_resize(match: Match) -> _Create | None:
+def find_resize(match: Match) -> _Create | None:
     """Return the _Create of a resize with an optional crop and flip.
 
     Return None if the images are not RGB in uint8, if torchvision does not resize them in uint8, or
@@ -103,8 +107,8 @@ def _find_resize(match: Match) -> _Create | None:
         return None
 
     def create(output: _Output | None) -> Stage:
-        sizes = _as_int64(resize.sizes, 2)
-        windows = np.pad(sizes, ((0, 0), (2, 0))) if crop is None else _as_int64(crop.windows, 4)
+        sizes = as_int64(resize.sizes, 2)
+        windows = np.pad(sizes, ((0, 0), (2, 0))) if crop is None else as_int64(crop.windows, 4)
         flags = np.zeros((len(sizes), 2), np.uint8)
         if flip is not None:
             flags[:] = flip.flags
@@ -114,7 +118,8 @@ def _find_resize(match: Match) -> _Create | None:
     return create
 
 
-def _as_int64(rows: Sequence[Sequence[int]], columns: int) -> NDArray[np.int64]:
+def as_int64(rows: Sequence[Sequence[int]], columns: int) -> NDArray[np.int64]:
+    """Return rows of numbers as an array (B, columns)."""
     return np.asarray(rows, np.int64).reshape(-1, columns)
 
 
@@ -182,7 +187,7 @@ class _Delivery:
             return self.create((batch, table, coefficients, None, None))
         value = torch.tensor(self.erase.value, dtype=getattr(torch, self.erase.spec.dtype))
         value = value.expand(_RGB).to(dtype).contiguous()
-        windows = _as_int64(self.erase.windows, 4)
+        windows = as_int64(self.erase.windows, 4)
         return self.create((batch, table, coefficients, windows, view_as_array(value)))
 
     def run(self, pixels: Pixels, row: int) -> None:
@@ -246,7 +251,7 @@ def _bind_decode(match: Match) -> Kernel:
     def stage() -> Stage | None:
         if _jpeg is None or dtype != "uint8" or decode.sizes is None:
             return None
-        windows = _as_int64(decode.windows, 4) if len(decode.windows) else None
+        windows = as_int64(decode.windows, 4) if len(decode.windows) else None
         return Stage(_jpeg.decode_stage(decode.sizes, windows, _CHANNELS[mode]))
 
     return Kernel("decode", lambda file, row: kernels.run_decode(decode, file, row), stage)
@@ -256,13 +261,31 @@ def _bind_crop(match: Match) -> Kernel:
     crop = match[ops.CropOp]
 
     def stage() -> Stage | None:
-        return (
-            None
-            if crop.fill is not None
-            else Stage(_extension.crop_stage(_as_int64(crop.windows, 4)))
-        )
+        windows = as_int64(crop.windows, 4)
+        if crop.fill is None:
+            return Stage(_extension.crop_stage(windows))
+        fill = _as_pixel(crop.fill, crop.spec)
+        return None if fill is None else Stage(_extension.window_stage(windows, fill))
 
     return Kernel("crop", lambda pixels, row: kernels.run_crop(crop, pixels, row), stage)
+
+
+def _as_pixel(fill: ops.Fill, spec: Spec) -> bytes | None:
+    """Return the bytes of a pixel; None if stages do not run on images of this spec."""
+    if spec.dtype not in STAGE_DTYPES or spec.channels is None:
+        return None
+    return np.full(spec.channels, fill).astype(spec.dtype).tobytes()
+
+
+def _bind_pad(match: Match) -> Kernel | None:
+    pad = match[ops.PadOp]
+    if pad.spec.dtype not in STAGE_DTYPES:
+        return None
+
+    def create() -> Stage:
+        return Stage(_extension.pad_stage(as_int64(pad.borders, 4), pad.mode))
+
+    return stage_kernel("kernels.pad", create)
 
 
 def _bind_switch(match: Match) -> Kernel:
@@ -296,16 +319,17 @@ def create_rules() -> list[Rule]:
         return []
     resize = ops.ResizeOp, Maybe(ops.CropOp), Maybe(ops.FlipOp)
     convert, _ = _create_rules("kernels.convert", (Maybe(ops.FlipOp),), _find_flip)
-    _, resize_alone = _create_rules("kernels.resize", (ops.ResizeOp,), _find_resize)
+    _, resize_alone = _create_rules("kernels.resize", (ops.ResizeOp,), find_resize)
     _, flip_alone = _create_rules("kernels.flip", (ops.FlipOp,), _find_flip)
     return [
-        *_create_rules("kernels.warp", (ops.WarpOp,), _find_warp),
-        *_create_rules("kernels.resize", resize, _find_resize),
+        *_create_rules("kernels.warp", (ops.WarpOp,), find_warp),
+        *_create_rules("kernels.resize", resize, find_resize),
         resize_alone,
         convert,
         flip_alone,
         Rule((ops.DecodeOp,), _bind_decode),
         Rule((ops.CropOp,), _bind_crop),
+        Rule((ops.PadOp,), _bind_pad),
         Rule((SwitchOp,), _bind_switch),
         Rule((BlendOp,), _bind_blend),
     ]

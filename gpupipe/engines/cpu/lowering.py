@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.base import DrawnStep, Job, Operator
 from gpupipe.engines.batch import BatchMemory, DeliveryFormat
-from gpupipe.engines.cpu import color_stages, compiled_kernels, kernels
+from gpupipe.engines.cpu import any_channel_kernels, color_stages, compiled_kernels, kernels
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.ops import AddOp, RemapOp
 from gpupipe.engines.cpu.program import Program, Rules
@@ -51,7 +51,11 @@ def find_rules() -> Rules:
     The rules of the compiled extension come first, then those of OpenCV if it is installed, then
     those of the reference kernels.
     """
-    rules = [*color_stages.create_rules(), *compiled_kernels.create_rules()]
+    rules = [
+        *color_stages.create_rules(),
+        *compiled_kernels.create_rules(),
+        *any_channel_kernels.create_rules(),
+    ]
     if has_opencv():
         from gpupipe.engines.cpu import opencv_kernels
 

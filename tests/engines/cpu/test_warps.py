@@ -65,10 +65,11 @@ def test_a_rotation_is_that_of_torchvision(rules: Rules, mode: str, dtype: str) 
         assert (apart > 0.05).float().mean() < 0.02, (channels, fill)
 
 
-def test_two_channels_run_in_torch(rules: Rules) -> None:
+def test_two_channels_run_in_torch() -> None:
     """OpenCV rounds their coordinates to 32nds of a pixel."""
-    with pytest.raises(NoLoweringError):
-        rotate(rules, images(2), "bilinear", None)
+    for pixels in (images(2), images(2).astype(np.float32)):
+        with pytest.raises(NoLoweringError):
+            rotate(Rules(create_rules()), pixels, "bilinear", None)
 
 
 @pytest.mark.parametrize("mode", ["rgb", "gray"])
