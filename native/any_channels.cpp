@@ -205,13 +205,13 @@ class ChannelsStage : public Stage {
   }
 
   bool can_run(int row) const override {
-    for (const Part& part : parts_)
+    for (const InnerStage& part : parts_)
       if (!part->can_run(row)) return false;
     return true;
   }
 
  private:
-  std::vector<Part> parts_;
+  std::vector<InnerStage> parts_;
 };
 
 }  // namespace

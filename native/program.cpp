@@ -8,8 +8,8 @@
 namespace gpupipe {
 namespace {
 
-bool can_all_run(const std::vector<Part>& parts, int row) {
-  for (const Part& part : parts)
+bool can_all_run(const std::vector<InnerStage>& parts, int row) {
+  for (const InnerStage& part : parts)
     if (!part->can_run(row)) return false;
   return true;
 }
@@ -28,7 +28,7 @@ class Program : public Stage {
   }
 
   bool run(int row, Image* image, Arena& arena) const override {
-    for (const Part& part : parts_)
+    for (const InnerStage& part : parts_)
       if (!part->run(row, image, arena)) return false;
     return true;
   }
@@ -36,7 +36,7 @@ class Program : public Stage {
   bool can_run(int row) const override { return can_all_run(parts_, row); }
 
  private:
-  std::vector<Part> parts_;
+  std::vector<InnerStage> parts_;
 };
 
 // Cuts out a window. Copies nothing.
@@ -81,18 +81,18 @@ class SwitchStage : public Stage {
   }
 
   bool run(int row, Image* image, Arena& arena) const override {
-    const Part& branch = branches_[size_t(*index_[row])];
+    const InnerStage& branch = branches_[size_t(*index_[row])];
     return branch && branch->run(row, image, arena);
   }
 
   bool can_run(int row) const override {
-    const Part& branch = branches_[size_t(*index_[row])];
+    const InnerStage& branch = branches_[size_t(*index_[row])];
     return branch && branch->can_run(row);
   }
 
  private:
   RowValues<int64_t> index_;
-  std::vector<Part> branches_;
+  std::vector<InnerStage> branches_;
 };
 
 // Sums the results of several stages on the same image, each times its weight in the row. In float32
@@ -144,7 +144,7 @@ class BlendStage : public Stage {
 
  private:
   RowValues<double> weights_;
-  std::vector<Part> branches_;
+  std::vector<InnerStage> branches_;
 };
 
 // Runs several stages, each on the same image, such as the views of a sample. The image stays.
@@ -162,7 +162,7 @@ class ForkStage : public Stage {
   }
 
   bool run(int row, Image* image, Arena& arena) const override {
-    for (const Part& branch : branches_) {
+    for (const InnerStage& branch : branches_) {
       const Arena::Mark mark = arena.mark();
       Image own = *image;
       own.is_writable = false;
@@ -175,7 +175,7 @@ class ForkStage : public Stage {
   bool can_run(int row) const override { return can_all_run(branches_, row); }
 
  private:
-  std::vector<Part> branches_;
+  std::vector<InnerStage> branches_;
 };
 
 // The input of a program: the bytes of a file, (bytes,) of uint8, or pixels, (H, W, C).

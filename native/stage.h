@@ -16,7 +16,7 @@ namespace gpupipe {
 
 // Counts the changes of Stage, Arena, Image, and of what Python calls. Raise it with _ABI in
 // gpupipe/runtime/installation.py, which uses no extension with another number.
-constexpr int kAbi = 3;
+constexpr int kAbi = 4;
 
 constexpr char kStageName[] = "gpupipe.stage";
 
@@ -79,7 +79,7 @@ inline const Stage* get_stage(PyObject* capsule) {
 }
 
 // A stage in a capsule of Python, which it keeps alive.
-class Part {
+class InnerStage {
  public:
   bool read(PyObject* capsule) {
     stage_ = get_stage(capsule);

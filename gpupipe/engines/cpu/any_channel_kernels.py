@@ -124,8 +124,8 @@ def _find_floats(match: Match, channels: int) -> _Values | None:
         return None
     if normalize is None:
         return torch.float32, None, None
-    each = [np.broadcast_to(np.float32(v), channels) for v in (normalize.mean, normalize.std)]
-    coefficients = np.stack([np.ones(channels, np.float32), *each])
+    coefficients = np.ones((3, channels), np.float32)
+    coefficients[1], coefficients[2] = normalize.mean, normalize.std
     return torch.float32, None, coefficients
 
 
