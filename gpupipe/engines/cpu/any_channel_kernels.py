@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.compiled_kernels import (
     STAGE_DTYPES,
-    as_int64,
     find_resize,
     find_warp,
     run_alone,
@@ -62,7 +61,7 @@ class _AnyDelivery:
     @cached_property
     def _flips(self) -> NDArray[np.uint8] | None:
         flip = self.match.get(ops.FlipOp)
-        return None if flip is None else np.array(flip.flags, np.uint8).reshape(-1, 2)
+        return None if flip is None else flip.flags.astype(np.uint8)
 
     def stage(self) -> Stage | None:
         """Return the stage that writes all samples to their slots, and erases there.
@@ -78,7 +77,7 @@ class _AnyDelivery:
         if erase is not None:
             value = torch.tensor(erase.value, dtype=getattr(torch, erase.spec.dtype))
             value = value.expand(self.channels).to(dtype).contiguous()
-            output += as_int64(erase.windows, 4), view_as_array(value)
+            output += erase.windows, view_as_array(value)
         return Stage(_extension.deliver_any_stage(self._flips, output))
 
     def run(self, pixels: Pixels, row: int) -> None:
@@ -133,7 +132,7 @@ def _bind_flip(match: Match) -> Kernel | None:
     flip = match[ops.FlipOp]
     if flip.spec.dtype not in STAGE_DTYPES:
         return None
-    flags = np.array(flip.flags, np.uint8).reshape(-1, 2)
+    flags = flip.flags.astype(np.uint8)
     return stage_kernel("kernels.flip", lambda: Stage(_extension.flip_stage(flags)))
 
 

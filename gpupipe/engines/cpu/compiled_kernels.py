@@ -12,7 +12,7 @@ A geometry fits all samples of its batch. If one sample has a crop outside the r
 rules of single operations match instead.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -72,7 +72,7 @@ def find_warp(match: Match) -> _Create | None:
 
     def create(output: _Output | None) -> Stage:
         matrices = np.ascontiguousarray(warp.matrices)
-        return Stage(_extension.warp_stage(matrices, as_int64(warp.sizes, 2), fill, output))
+        return Stage(_extension.warp_stage(matrices, warp.sizes, fill, output))
 
     return create
 
@@ -85,7 +85,7 @@ def _find_flip(match: Match) -> _Create | None:
     if not _is_rgb(match.ops[0]):
         return None
     flip = match.get(ops.FlipOp)
-    flags = None if flip is None else np.array(flip.flags, np.uint8).reshape(-1, 2)
+    flags = None if flip is None else flip.flags.astype(np.uint8)
     return lambda output: Stage(_extension.deliver_stage(flags, output))
 
 
@@ -103,12 +103,12 @@ def find_resize(match: Match) -> _Create | None:
         return None
     if not _is_rgb(resize):
         return None
-    if crop is not None and not all(map(ops.is_inside, crop.windows, resize.sizes)):
+    if crop is not None and not ops.are_inside(crop.windows, resize.sizes):
         return None
 
     def create(output: _Output | None) -> Stage:
-        sizes = as_int64(resize.sizes, 2)
-        windows = np.pad(sizes, ((0, 0), (2, 0))) if crop is None else as_int64(crop.windows, 4)
+        sizes = resize.sizes
+        windows = np.pad(sizes, ((0, 0), (2, 0))) if crop is None else crop.windows
         flags = np.zeros((len(sizes), 2), np.uint8)
         if flip is not None:
             flags[:] = flip.flags
@@ -116,11 +116,6 @@ def find_resize(match: Match) -> _Create | None:
         return Stage(_extension.resize_stage(sizes, windows, flags, *options))
 
     return create
-
-
-def as_int64(rows: Sequence[Sequence[int]], columns: int) -> NDArray[np.int64]:
-    """Return rows of numbers as an array (B, columns)."""
-    return np.asarray(rows, np.int64).reshape(-1, columns)
 
 
 def _is_rgb(op: ops.Op) -> bool:
@@ -187,7 +182,7 @@ class _Delivery:
             return self.create((batch, table, coefficients, None, None))
         value = torch.tensor(self.erase.value, dtype=getattr(torch, self.erase.spec.dtype))
         value = value.expand(_RGB).to(dtype).contiguous()
-        windows = as_int64(self.erase.windows, 4)
+        windows = self.erase.windows
         return self.create((batch, table, coefficients, windows, view_as_array(value)))
 
     def run(self, pixels: Pixels, row: int) -> None:
@@ -251,8 +246,7 @@ def _bind_decode(match: Match) -> Kernel:
     def stage() -> Stage | None:
         if _jpeg is None or dtype != "uint8" or decode.sizes is None:
             return None
-        windows = as_int64(decode.windows, 4) if len(decode.windows) else None
-        return Stage(_jpeg.decode_stage(decode.sizes, windows, _CHANNELS[mode]))
+        return Stage(_jpeg.decode_stage(decode.sizes, decode.windows, _CHANNELS[mode]))
 
     return Kernel("decode", lambda file, row: kernels.run_decode(decode, file, row), stage)
 
@@ -261,7 +255,7 @@ def _bind_crop(match: Match) -> Kernel:
     crop = match[ops.CropOp]
 
     def stage() -> Stage | None:
-        windows = as_int64(crop.windows, 4)
+        windows = crop.windows
         if crop.fill is None:
             return Stage(_extension.crop_stage(windows))
         fill = _as_pixel(crop.fill, crop.spec)
@@ -283,7 +277,7 @@ def _bind_pad(match: Match) -> Kernel | None:
         return None
 
     def create() -> Stage:
-        return Stage(_extension.pad_stage(as_int64(pad.borders, 4), pad.mode))
+        return Stage(_extension.pad_stage(pad.borders, pad.mode))
 
     return stage_kernel("kernels.pad", create)
 
@@ -295,7 +289,7 @@ def _bind_switch(match: Match) -> Kernel:
         branches = tuple(create_program(branch.groups) for branch in switch.branches)
         if not any(branches):
             return None
-        return Stage(_extension.switch_stage(np.asarray(switch.index, np.int64), branches))
+        return Stage(_extension.switch_stage(switch.index, branches))
 
     return Kernel("switch", lambda pixels, row: kernels.run_switch(switch, pixels, row), stage)
 

@@ -223,7 +223,7 @@ def end_with_delivery(
 
 
 def _erase_in_slot(erase: ops.EraseOp, output: OutputBuffer, row: int) -> None:
-    top, left, height, width = erase.windows[row]
+    top, left, height, width = ops.as_ints(erase.windows, row)
     if height and width and output.has_slot(row):
         value = torch.tensor(erase.value, dtype=getattr(torch, erase.spec.dtype))
         output.slot(row)[:, top : top + height, left : left + width] = value[:, None, None]

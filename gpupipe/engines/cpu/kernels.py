@@ -33,7 +33,9 @@ def run_decode(op: ops.DecodeOp, content: Content, row: int) -> Pixels:
     header, out = image.header, None
     if header.is_plain and op.options.dtype == "uint8":
         out = scratch.take((header.height, header.width, 3 if op.options.mode == "rgb" else 1))
-    return image.decode(op.options, op.windows[row] if op.windows else None, out)
+    return image.decode(
+        op.options, None if op.windows is None else ops.as_ints(op.windows, row), out
+    )
 
 
 def _run_torch(op: ops.TorchOp, pixels: Pixels, row: int) -> Pixels:
@@ -59,12 +61,12 @@ def _run_check(op: ops.CheckOp, pixels: Pixels, row: int) -> Pixels:
 def run_crop(op: ops.CropOp, content: Content, row: int) -> Pixels:
     """Cut out a window. Raise SampleIncompatibleError if it is outside and there is no fill."""
     pixels = cast(Pixels, content)
-    top, left, height, width = op.windows[row]
+    window = top, left, height, width = ops.as_ints(op.windows, row)
     if op.fill is not None:
         return cut(as_tensor(pixels), (top, left), (height, width), op.fill)
     array = as_array(pixels)
     size = array.shape[:2]
-    if not ops.is_inside(op.windows[row], size):
+    if not ops.is_inside(window, size):
         if height > size[0] or width > size[1]:
             raise SampleIncompatibleError(describe_small_image(size, (height, width)))
         raise SampleIncompatibleError(
@@ -75,7 +77,7 @@ def run_crop(op: ops.CropOp, content: Content, row: int) -> Pixels:
 
 
 def _run_pad(op: ops.PadOp, pixels: Pixels, row: int) -> Pixels:
-    top, left, bottom, right = op.borders[row]
+    top, left, bottom, right = ops.as_ints(op.borders, row)
     return np.pad(as_array(pixels), ((top, bottom), (left, right), (0, 0)), op.mode)
 
 
@@ -84,7 +86,7 @@ def _run_resize(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
     from torchvision.transforms.v2 import functional as F
 
     mode = InterpolationMode(op.interpolation)
-    sizes = list(op.sizes[row])
+    sizes = ops.as_ints(op.sizes, row)
     resized: torch.Tensor = F.resize(as_tensor(pixels), sizes, mode, antialias=op.antialias)
     return resized
 
@@ -96,7 +98,7 @@ def _is_antialiased_uint8(op: ops.ResizeOp) -> bool:
 
 def _run_resize_uint8(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
     """Resize by calling torchvision's kernel directly: a third faster than its function."""
-    height, width = op.sizes[row]
+    height, width = ops.as_ints(op.sizes, row)
     array = as_packed(pixels)
     if array.shape[:2] == (height, width):
         return pixels
@@ -112,7 +114,7 @@ def _run_flip(op: ops.FlipOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _run_erase(op: ops.EraseOp, pixels: Pixels, row: int) -> Pixels:
-    top, left, height, width = op.windows[row]
+    top, left, height, width = ops.as_ints(op.windows, row)
     if not height or not width:
         return pixels
     erased = as_array(pixels).copy()
@@ -165,7 +167,7 @@ def _run_color(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
 
 def run_switch(op: SwitchOp, content: Content, row: int) -> Pixels:
     """Run one branch."""
-    return op.branches[op.index[row]].run(content, row)
+    return op.branches[int(op.index[row])].run(content, row)
 
 
 def run_blend(op: BlendOp, content: Content, row: int) -> Pixels:

@@ -197,11 +197,13 @@ class StepLowering:
         def try_step(plan: Plan) -> Program:
             tracer = Tracer(size, self._rules, entry.input_spec, entry.key)
             entry.lower(tracer, entry.parameters(0, plan.epoch, plan.ids))
-            return tracer.program()
+            program = tracer.program()
+            program.check()
+            return program
 
         try:
             program = self._try_samples(try_step)
-        except (NoLoweringError, LookupError) as e:
+        except NoLoweringError as e:
             return str(e)
         if entry.step.has_torch and program.contains(_PER_PIXEL):
             return "it makes numbers for each pixel"

@@ -32,7 +32,7 @@ _FULL = 255
 
 
 def _run_flip(op: ops.FlipOp, pixels: Pixels, row: int) -> Pixels:
-    horizontal, vertical = op.flags[row]
+    horizontal, vertical = ops.as_ints(op.flags, row)
     code = _FLIPS.get((horizontal, vertical))
     if code is None:
         return pixels
@@ -65,7 +65,7 @@ def _warp(
     out: Array | None = None,
 ) -> Array:
     """Warp `image` with the matrix and the output size of the sample in `row`."""
-    (height, width), matrix = op.sizes[row], op.matrices[row]
+    (height, width), matrix = ops.as_ints(op.sizes, row), op.matrices[row]
     warp = cv2.warpAffine if len(matrix) == 2 else cv2.warpPerspective
     border: tuple[float, ...] = () if fill is None else tuple(fill.tolist())
     how = _FLAGS[op.interpolation], cv2.BORDER_CONSTANT, border
@@ -91,7 +91,7 @@ def _warp_planes(op: ops.ResampleOp, row: int, array: Array) -> NDArray[np.uint8
     Returns:
         The channels, (C, H, W), in scratch memory.
     """
-    (height, width, channels), size = array.shape, op.sizes[row]
+    (height, width, channels), size = array.shape, ops.as_ints(op.sizes, row)
     fill = ops.spread_fill(op.fill, channels)
     colors = scratch.take((height, width, 4))
     cv2.cvtColor(array, _TO_RGBA[channels], dst=colors)

@@ -33,9 +33,23 @@ Fill = tuple[float, ...]
 """One number, or one per channel."""
 Window = Sequence[int]
 """[top, left, height, width] in pixels."""
+Rows = NDArray[np.int64]
+"""Whole numbers for each sample, (B, n): a window, a size, flags. `as_ints` reads a row."""
 PadMode = Literal["edge", "reflect", "symmetric"]
 Size = Sequence[int]
 """[height, width] in pixels."""
+
+
+def as_ints(rows: Rows, row: int) -> list[int]:
+    """Return a row as Python integers."""
+    numbers: list[int] = rows[row].tolist()
+    return numbers
+
+
+def are_inside(windows: Rows, sizes: Rows) -> bool:
+    """Return whether each window lies inside its image [height, width], and has pixels."""
+    corners, shapes = windows[:, :2], windows[:, 2:]
+    return bool(((corners >= 0) & (shapes > 0) & (corners + shapes <= sizes)).all())
 
 
 def is_inside(window: Window, size: Size) -> bool:
@@ -71,15 +85,15 @@ class DecodeOp(Op):
     """
 
     options: DecodeOptions
-    windows: Sequence[Window] = ()
-    sizes: NDArray[np.int64] | None = None
+    windows: Rows | None = None
+    sizes: Rows | None = None
 
 
 @dataclass(frozen=True)
 class CropOp(Op):
     """Cuts out `windows[row]`. `fill` is None if the window must lie inside the image."""
 
-    windows: Sequence[Window]
+    windows: Rows
     fill: Fill | None
 
 
@@ -87,13 +101,13 @@ class CropOp(Op):
 class PadOp(Op):
     """Adds `borders[row]` around each image: [top, left, bottom, right] in pixels."""
 
-    borders: Sequence[Sequence[int]]
+    borders: Rows
     mode: PadMode
 
 
 @dataclass(frozen=True)
 class ResizeOp(Op):
-    sizes: Sequence[Size]
+    sizes: Rows
     interpolation: str
     antialias: bool
 
@@ -102,7 +116,7 @@ class ResizeOp(Op):
 class FlipOp(Op):
     """Flips each image. `flags[row]` is [horizontal, vertical]: 1 to flip, 0 not to."""
 
-    flags: Sequence[Sequence[int]]
+    flags: Rows
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ class ResampleOp(Op):
     """
 
     matrices: NDArray[np.float64]
-    sizes: Sequence[Size]
+    sizes: Rows
     interpolation: str
     fill: Fill | None
 
@@ -138,7 +152,7 @@ class PerspectiveOp(ResampleOp):
 class EraseOp(Op):
     """Sets the pixels in `windows[row]` to `value`. A window without pixels erases nothing."""
 
-    windows: Sequence[Window]
+    windows: Rows
     value: Fill
 
 

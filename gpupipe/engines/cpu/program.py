@@ -12,12 +12,16 @@ kernel, add a rule before its rule.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, NewType, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.base import Operator
 from gpupipe.engines.cpu.ops import Op, Pixels
+from gpupipe.pipeline.step import NoLoweringError
 from gpupipe.runtime import tracing
 
 Content = EncodedImage | Pixels
@@ -187,19 +191,31 @@ class Program:
 
     Attributes:
         ops: The operations.
-        prefix: The kernels of the prefix, each with its operations.
-        rest: The kernels after the prefix.
-        groups: All kernels.
-
-    Raises:
-        LookupError: No rule matches one of the operations.
     """
 
     def __init__(self, ops: Sequence[Op], rules: Rules, cut: int = 0) -> None:
         self.ops = ops
-        self.prefix = list(_group(ops[:cut], rules))
-        self.rest = list(_group(ops[cut:], rules))
-        self.groups = [*self.prefix, *self.rest]
+        self._rules, self._cut = rules, cut
+
+    @cached_property
+    def prefix(self) -> list[Group]:
+        """The kernels of the prefix, each with its operations. Raises as `check` does."""
+        return list(_group(self.ops[: self._cut], self._rules))
+
+    @cached_property
+    def rest(self) -> list[Group]:
+        """The kernels after the prefix, each with its operations. Raises as `check` does."""
+        return list(_group(self.ops[self._cut :], self._rules))
+
+    @property
+    def groups(self) -> list[Group]:
+        """All kernels, each with its operations. Raises as `check` does."""
+        return [*self.prefix, *self.rest]
+
+    def check(self) -> None:
+        """Raise NoLoweringError if no rule matches one of the operations, also of the branches."""
+        for _ in self._iter_groups():
+            pass
 
     def run(self, content: Content, row: int) -> Pixels:
         """Run all operations on the sample in row `row` of the batch.
@@ -246,21 +262,22 @@ class BranchingOp(Op):
 class SwitchOp(BranchingOp):
     """Runs one branch for each sample: the sample in `row` takes `branches[index[row]]`."""
 
-    index: Sequence[int]
+    index: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class BlendOp(BranchingOp):
     """Sums the results of all branches, each times its weight in `weights[row]`."""
 
-    weights: Sequence[Sequence[float]]
+    weights: NDArray[np.float64]
 
 
 def _group(ops: Sequence[Op], rules: Rules) -> Iterator[Group]:
     while ops:
         group = rules.find(ops)
         if group is None:
-            raise LookupError(f"no kernel runs the primitive {ops[0].primitive}")
+            primitive = ops[0].primitive
+            raise NoLoweringError(f"the CPU engine has no kernel for this use of '{primitive}'")
         yield group
         ops = ops[len(group[1]) :]
 

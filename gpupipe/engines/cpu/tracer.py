@@ -4,7 +4,7 @@
     ops             [DecodeOp, ResizeOp]      and `size` becomes the new size
     program()       the kernels that run them
 
-A call that no kernel runs raises NoLoweringError; then the step runs in torch.
+If no kernel runs a call, Program.check raises NoLoweringError; then the step runs in torch.
 
 A crop, or a warp that enlarges, needs only a part of the image. The extension `gpupipe._jpeg`
 decodes that part alone. Its pixels equal those of a decode of the whole image:
@@ -94,24 +94,28 @@ class Tracer:
 
     def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
         options = DecodeOptions(mode, apply_exif_orientation, dtype)
-        self._add(ops.DecodeOp(*self._origin, options, (), self._decoded_size.astype(np.int64)))
+        self.ops.append(
+            ops.DecodeOp(*self._origin, options, None, self._decoded_size.astype(np.int64))
+        )
 
     def crop(self, anchor: ArrayLike, shape: ArrayLike, fill: Fill | None = None) -> None:
-        self._add(ops.CropOp(*self._origin, self._whole(anchor, shape), fill))
+        self.ops.append(ops.CropOp(*self._origin, self._whole(anchor, shape), fill))
         self.size = self._pairs(shape)
 
     def pad(self, before: ArrayLike, after: ArrayLike, mode: str) -> None:
-        self._add(ops.PadOp(*self._origin, self._whole(before, after), cast(ops.PadMode, mode)))
+        self.ops.append(
+            ops.PadOp(*self._origin, self._whole(before, after), cast(ops.PadMode, mode))
+        )
         self.size = self.size + self._pairs(before) + self._pairs(after)
 
     def resize(self, shape: ArrayLike, interpolation: str, antialias: bool) -> None:
-        self._add(ops.ResizeOp(*self._origin, self._whole(shape), interpolation, antialias))
+        self.ops.append(ops.ResizeOp(*self._origin, self._whole(shape), interpolation, antialias))
         self.size = self._pairs(shape)
 
     def flip(self, horizontal: ArrayLike | None = None, vertical: ArrayLike | None = None) -> None:
         none = np.zeros(self._count, np.int32)
         flags = np.stack([none if f is None else f for f in (horizontal, vertical)], -1)
-        self._add(ops.FlipOp(*self._origin, flags.tolist()))
+        self.ops.append(ops.FlipOp(*self._origin, flags.astype(np.int64)))
 
     def warp(
         self,
@@ -126,17 +130,17 @@ class Tracer:
         if shape is not None:
             self.size = self._pairs(shape)
         where = in_indices(self._each(matrix)), self._whole(self.size)
-        self._add(ops.WarpOp(*self._origin, *where, interpolation, fill))
+        self.ops.append(ops.WarpOp(*self._origin, *where, interpolation, fill))
 
     def perspective(self, matrix: ArrayLike, interpolation: str, fill: Fill) -> None:
         where = in_indices(self._each(matrix)), self._whole(self.size)
-        self._add(ops.PerspectiveOp(*self._origin, *where, interpolation, fill))
+        self.ops.append(ops.PerspectiveOp(*self._origin, *where, interpolation, fill))
 
     def erase(self, anchor: ArrayLike, shape: ArrayLike, value: Fill) -> None:
-        self._add(ops.EraseOp(*self._origin, self._whole(anchor, shape), value))
+        self.ops.append(ops.EraseOp(*self._origin, self._whole(anchor, shape), value))
 
     def add(self, values: Array, clip: bool) -> None:
-        self._add(ops.AddOp(*self._origin, values, clip))
+        self.ops.append(ops.AddOp(*self._origin, values, clip))
 
     def remap(
         self,
@@ -145,33 +149,32 @@ class Tracer:
         interpolation: str,
         fill: Fill,
     ) -> None:
-        self._add(ops.RemapOp(*self._origin, displacement, interpolation, fill))
+        self.ops.append(ops.RemapOp(*self._origin, displacement, interpolation, fill))
 
     def color_matrix(self, matrix: ArrayLike) -> None:
-        self._add(ops.ColorMatrixOp(*self._origin, self._each(matrix)))
+        self.ops.append(ops.ColorMatrixOp(*self._origin, self._each(matrix)))
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
-        self._add(ops.ToDtypeOp(*self._origin, dtype, scale))
+        self.ops.append(ops.ToDtypeOp(*self._origin, dtype, scale))
 
     def normalize(self, mean: Fill, std: Fill) -> None:
-        self._add(ops.NormalizeOp(*self._origin, tuple(mean), tuple(std)))
+        self.ops.append(ops.NormalizeOp(*self._origin, tuple(mean), tuple(std)))
 
     def color(self, op: str, *values: ArrayLike) -> None:
         if op not in COLOR_OPS:
             raise NoLoweringError(f"there is no color function '{op}'")
-        self._add(ops.ColorOp(*self._origin, op, [np.asarray(v) for v in values]))
+        self.ops.append(ops.ColorOp(*self._origin, op, [np.asarray(v) for v in values]))
 
     def switch(self, index: ArrayLike, branches: Sequence[Callable[[Tracer], None]]) -> None:
         chosen = np.asarray(index)
         parts = [self._trace_branch(branch, chosen == n) for n, branch in enumerate(branches)]
         match [part.ops for part in parts]:
             case [[], [ops.EraseOp() as erase]]:  # so that it can join the delivery
-                pairs = zip(erase.windows, (chosen == 1).tolist(), strict=True)
-                windows = [window if is_one else [0] * 4 for window, is_one in pairs]
+                windows = np.where((chosen == 1)[:, None], erase.windows, 0)
                 self.ops.append(replace(erase, windows=windows))
                 return
         programs = [part.program() for part in parts]
-        self._add(SwitchOp(*self._origin, programs, chosen.tolist()))
+        self.ops.append(SwitchOp(*self._origin, programs, chosen.astype(np.int64)))
         size = self.size
         for n, part in enumerate(parts):
             size = np.where((chosen == n)[:, None], part.size, size)
@@ -180,24 +183,24 @@ class Tracer:
     def blend(self, branches: Sequence[Callable[[Tracer], None]], weights: ArrayLike) -> None:
         everywhere = np.ones(self._count, bool)
         programs = [self._trace_branch(branch, everywhere).program() for branch in branches]
-        self._add(BlendOp(*self._origin, programs, np.asarray(weights).tolist()))
+        self.ops.append(BlendOp(*self._origin, programs, np.asarray(weights, np.float64)))
 
     def call_torch(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self._add(ops.CallTorchOp(*self._origin, function))
+        self.ops.append(ops.CallTorchOp(*self._origin, function))
 
     def apply(self, op: str, make: object, *values: Array, size: ArrayLike | None = None) -> None:
         raise NoLoweringError(f"'{op}' is an operator of DALI alone")
 
     def run_torch(self, entry: Entry, parameters: Mapping[str, Array]) -> None:
         """Record a step that runs in torch."""
-        self._add(ops.TorchOp(*self._origin, entry, parameters))
+        self.ops.append(ops.TorchOp(*self._origin, entry, parameters))
         size = entry.output_spec.size or ()
         if len(size) == 2:  # arrays may have more axes, or fewer
             self.size = self._pairs(size)
 
     def check(self, entry: Entry) -> None:
         """Record a check of the samples against the output spec of a step."""
-        self._add(ops.CheckOp(*self._origin, entry))
+        self.ops.append(ops.CheckOp(*self._origin, entry))
 
     def end_prefix(self) -> None:
         """Mark that the decoded cache keeps the result of the operations so far.
@@ -219,7 +222,7 @@ class Tracer:
         With an `output`, the program ends with the delivery to it.
         """
         if output is not None:
-            self._add(DeliverOp(*self._origin, output, self.size))
+            self.ops.append(DeliverOp(*self._origin, output, self.size))
         cut = self._cut or len(self.ops)
         with_windows = [*add_windows(self.ops[:cut], self._decoded_size), *self.ops[cut:]]
         return Program(with_windows, self._rules, self._cut)
@@ -233,11 +236,6 @@ class Tracer:
     def _origin(self) -> tuple[str, Spec]:
         return self.step, self.spec
 
-    def _add(self, op: ops.Op) -> None:
-        if self._rules.find([op]) is None:
-            raise NoLoweringError(f"the CPU engine has no kernel for this use of '{op.primitive}'")
-        self.ops.append(op)
-
     def _each(self, matrix: ArrayLike) -> NDArray[np.float64]:
         """Broadcast one matrix, or one per sample, to (B, rows, columns)."""
         matrices = np.asarray(matrix, np.float64)
@@ -247,11 +245,12 @@ class Tracer:
         """Broadcast one pair of numbers, or one per sample, to (B, 2)."""
         return np.broadcast_to(np.asarray(pair, np.float64), (self._count, 2))
 
-    def _whole(self, *pairs: ArrayLike) -> list[list[int]]:
-        """Join the pairs of each sample, truncated to integers. Return one list per sample."""
-        values = np.concatenate([self._pairs(pair) for pair in pairs], -1)
-        whole: list[list[int]] = values.astype(np.int64).tolist()
-        return whole
+    def _whole(self, *pairs: ArrayLike) -> ops.Rows:
+        """Join the pairs of each sample, truncated to integers."""
+        rows = np.empty((self._count, 2 * len(pairs)), np.int64)
+        for n, pair in enumerate(pairs):
+            rows[:, 2 * n : 2 * n + 2] = pair
+        return rows
 
 
 def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:
@@ -267,7 +266,7 @@ def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops
         case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_]:
             first, end = _find_edges(crop)
         case [ops.DecodeOp() as decode, ops.ResizeOp() as resize, ops.CropOp() as crop]:
-            first, end = _find_resized(size / np.array(resize.sizes), resize, crop)
+            first, end = _find_resized(size / resize.sizes, resize, crop)
         case [ops.DecodeOp() as decode, ops.WarpOp() as warp, *_]:
             first, end = _find_warped(warp)
         case _:
@@ -275,13 +274,13 @@ def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops
     first, end = np.maximum(first, 0.0), np.minimum(end, size)
     is_inside = (end > first).all(-1, keepdims=True)  # where it is not, decode the whole image
     first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
-    windows = np.concatenate([first, end - first], -1).astype(np.int64).tolist()
+    windows = np.concatenate([first, end - first], -1).astype(np.int64)
     return [replace(decode, windows=windows), *traced[1:]]
 
 
 def _find_edges(crop: ops.CropOp) -> tuple[_Corner, _Corner]:
     """Return [top, left] and [bottom, right] of the windows of a crop."""
-    windows = np.array(crop.windows, np.float64)
+    windows = crop.windows.astype(np.float64)
     return windows[:, :2], windows[:, :2] + windows[:, 2:]
 
 
@@ -299,7 +298,7 @@ def _find_resized(
 
 def _find_warped(warp: ops.WarpOp) -> tuple[_Corner, _Corner]:
     """Return [top, left] and [bottom, right] of the pixels that a warp reads, with a margin."""
-    bottom, right = np.array(warp.sizes, np.float64).T - 1.0
+    bottom, right = warp.sizes.T - 1.0
     none, one = np.zeros_like(right), np.ones_like(right)
     corners = np.array([[none, right, none, right], [none, none, bottom, bottom], [one] * 4])
     points = np.einsum("bij,jkb->bik", warp.matrices, corners)[:, ::-1]  # (B, 2, 4), y before x

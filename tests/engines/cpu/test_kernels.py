@@ -52,8 +52,8 @@ def test_each_primitive_has_a_kernel() -> None:
 
 
 def test_a_crop_is_a_window_and_what_lies_outside_has_the_fill() -> None:
-    assert np.array_equal(run_op(ops.CropOp, [[1, 2, 3, 4]], None), IMAGE[1:4, 2:6])
-    made = run_op(ops.CropOp, [[-1, 0, 3, 9]], (7.0, 8.0, 9.0))
+    assert np.array_equal(run_op(ops.CropOp, np.array([[1, 2, 3, 4]]), None), IMAGE[1:4, 2:6])
+    made = run_op(ops.CropOp, np.array([[-1, 0, 3, 9]]), (7.0, 8.0, 9.0))
     assert (made[0] == [7, 8, 9]).all()
     assert np.array_equal(made[1:], IMAGE[:2])
 
@@ -64,13 +64,13 @@ def test_a_crop_is_a_window_and_what_lies_outside_has_the_fill() -> None:
 )
 def test_a_window_outside_of_the_image_is_the_samples_fault(window: Any, words: str) -> None:
     with pytest.raises(SampleIncompatibleError, match=words):
-        run_op(ops.CropOp, [window], None)
+        run_op(ops.CropOp, np.array([window]), None)
 
 
 def test_a_flip_is_along_width_and_height() -> None:
-    assert np.array_equal(run_op(ops.FlipOp, [[1, 0]]), IMAGE[:, ::-1])
-    assert np.array_equal(run_op(ops.FlipOp, [[0, 1]]), IMAGE[::-1])
-    assert np.array_equal(run_op(ops.FlipOp, [[0, 0]]), IMAGE)
+    assert np.array_equal(run_op(ops.FlipOp, np.array([[1, 0]])), IMAGE[:, ::-1])
+    assert np.array_equal(run_op(ops.FlipOp, np.array([[0, 1]])), IMAGE[::-1])
+    assert np.array_equal(run_op(ops.FlipOp, np.array([[0, 0]])), IMAGE)
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
@@ -79,20 +79,20 @@ def test_a_resize_is_torchvisions(interpolation: str, antialias: bool) -> None:
     mode = F.InterpolationMode(interpolation)
     expected = F.resize(as_tensor(IMAGE), [4, 5], mode, antialias=antialias)
     assert np.array_equal(
-        run_op(ops.ResizeOp, [[4, 5]], interpolation, antialias), as_image(expected)
+        run_op(ops.ResizeOp, np.array([[4, 5]]), interpolation, antialias), as_image(expected)
     )
 
 
 def test_a_border_and_an_erased_window() -> None:
-    padded = run_op(ops.PadOp, [[1, 2, 0, 3]], "reflect")
+    padded = run_op(ops.PadOp, np.array([[1, 2, 0, 3]]), "reflect")
     expected = F.pad(as_tensor(IMAGE), [2, 1, 3, 0], padding_mode="reflect")
     assert np.array_equal(padded, as_image(expected))
     before = IMAGE.copy()
-    erased = run_op(ops.EraseOp, [[1, 1, 2, 3]], (1.0, 2.0, 3.0))
+    erased = run_op(ops.EraseOp, np.array([[1, 1, 2, 3]]), (1.0, 2.0, 3.0))
     assert (erased[1:3, 1:4] == [1, 2, 3]).all()
     assert np.array_equal(erased[3:], IMAGE[3:])
     assert np.array_equal(IMAGE, before), "the input stays as it is"
-    assert np.array_equal(run_op(ops.EraseOp, [[1, 1, 0, 3]], (0.0,)), IMAGE)
+    assert np.array_equal(run_op(ops.EraseOp, np.array([[1, 1, 0, 3]]), (0.0,)), IMAGE)
 
 
 def test_added_numbers_are_clipped_to_the_range_of_pixels() -> None:
@@ -124,7 +124,7 @@ def test_a_color_function_gets_its_values_and_gray_has_no_channels_to_permute() 
 
 def test_a_switch_runs_one_branch_and_a_blend_weighs_all() -> None:
     same = Program([], Rules(RULES))
-    flipped = Program([ops.FlipOp("step", SPEC, [[1, 0]])], Rules(RULES))
+    flipped = Program([ops.FlipOp("step", SPEC, np.array([[1, 0]]))], Rules(RULES))
     branches = (same, flipped)
     assert np.array_equal(run_op(SwitchOp, branches, [0]), IMAGE)
     assert np.array_equal(run_op(SwitchOp, branches, [1]), IMAGE[:, ::-1])
