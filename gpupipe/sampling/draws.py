@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -94,10 +95,12 @@ def permutation(seed: int, epoch: int, count: int, purpose: str = ORDER) -> NDAr
     return np.argsort(keys)
 
 
+@lru_cache(maxsize=4096)
 def _key(seed: int, epoch: int, stream: int) -> NDArray[np.uint64]:
     key: NDArray[np.uint64] = np.zeros(1, np.uint64)
     for part in (seed, epoch, stream):
         key = _mix(key + _GOLDEN + np.uint64(int(part) & 0xFFFFFFFFFFFFFFFF))
+    key.flags.writeable = False  # all callers get the same array
     return key
 
 

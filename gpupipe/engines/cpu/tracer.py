@@ -177,7 +177,8 @@ class Tracer:
         self.ops.append(SwitchOp(*self._origin, programs, chosen.astype(np.int64)))
         size = self.size
         for n, part in enumerate(parts):
-            size = np.where((chosen == n)[:, None], part.size, size)
+            if part.size is not self.size:
+                size = np.where((chosen == n)[:, None], part.size, size)
         self.size = size
 
     def blend(self, branches: Sequence[Callable[[Tracer], None]], weights: ArrayLike) -> None:
