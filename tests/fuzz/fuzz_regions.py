@@ -5,8 +5,9 @@
     python tests/fuzz/fuzz_regions.py --first 123456 --count 1  # one case again
 
 The file and the pixels lie in memory between pages that nobody may touch. A window that is decoded
-has to have the pixels of torchvision's decode of the whole file. A file that is refused goes to
-other decoders, and is no finding. Memory has to stay, and no file may take a second.
+has to have the pixels of torchvision's decode of the whole file, also as a stage of a program. A
+file that is refused goes to other decoders, and is no finding. Memory has to stay, and no file may
+take a second.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from helpers.jpeg_kinds import (
 )
 
 _jpeg = find_extension("_jpeg")
+_kernels = find_extension()
 _MAX_PIXELS = 1_000_000
 _MAX_FILE = 1 << 20
 _MAX_SECONDS = 1.0
@@ -113,11 +115,18 @@ class Fuzzer:
         is_decoded = _jpeg.decode(data, pixels, top, left, height, width)
         took = time.perf_counter() - started
         report.slowest = max(report.slowest, took)
+        window = np.array([[top, left, height, width]])
+        stage = _jpeg.decode_stage(np.array([size]), window, channels)
+        result = _kernels.run_stage(_kernels.program((stage, _kernels.crop_stage(window))), 0, data)
+        if (result is not None) != is_decoded:
+            report.findings.append(f"file {number} is decoded by a function or a stage alone")
         if took > _MAX_SECONDS:
             report.findings.append(f"file {number} took {took:.1f} s")
         if not is_decoded:
             return
         report.decoded += 1
+        if not np.array_equal(result, pixels[top : top + height, left : left + width]):
+            report.findings.append(f"file {number} has other pixels in a program")
         whole, rows, columns = decode_whole(data, mode), slice(top, top + height), slice(left, None)
         if whole is None:
             report.findings.append(f"file {number} is refused by the decoder of whole images")
