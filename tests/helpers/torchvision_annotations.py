@@ -57,7 +57,7 @@ class Annotated:
 
     def _canvas_after(self, function: Any, args: Any, kwargs: Any) -> tuple[int, int]:
         """The canvas that torchvision's functional makes of the canvas itself."""
-        canvas = torch.zeros(1, *self.size, dtype=torch.uint8)
+        canvas = torch.zeros(1, *self.size, dtype=torch.uint8, device="meta")
         made = function(canvas, *args, **kwargs)
         return int(made.shape[-2]), int(made.shape[-1])
 

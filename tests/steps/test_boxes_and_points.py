@@ -31,7 +31,7 @@ SPECS = {
     "number": Spec.of_rows("int64", rows_with="boxes"),
     "points": Spec.of_points(rows_with="boxes", count=POINTS),
 }
-SANITIZE: list[Any] = ["sanitize_bounding_boxes"]
+SANITIZE: list[Any] = ["clamp_bounding_boxes", "sanitize_bounding_boxes"]
 CASES: list[list[Any]] = [
     [{"resize": {"size": [200, 300]}}],
     [{"resize": {"size": 150, "max_size": 210}}],
@@ -151,63 +151,75 @@ def run(entries: list[Entry], sizes: Any, boxes: Any, points: Any, offsets: Any)
         "points": AnnotationColumn("points", "image", "boxes", points, None),
     }
     tracer = PointsTracer(Annotations(columns, SPECS, len(sizes)), sizes)
+    return tracer, trace(tracer, entries)
+
+
+def trace(tracer: PointsTracer, entries: list[Entry]) -> list[Any]:
+    """Run steps, and return the parameters of each."""
     drawn = []
     for entry in entries:
-        parameters = entry.parameters(3, 0, np.arange(len(sizes)))
+        parameters = entry.parameters(3, 0, np.arange(len(tracer.size)))
         tracer.spec = entry.input_spec
         entry.lower(tracer, parameters)
         drawn.append(parameters)
-    return tracer, drawn
+    return drawn
 
 
-def expect(entries: list[Entry], drawn: Any, sample: int, size: Any, *rows: Any) -> Annotated:
-    """Return what torchvision makes of the annotations of one sample."""
-    boxes, points, numbers = rows
+def begin(size: Any, boxes: Any, points: Any, numbers: Any) -> Annotated:
+    """Return the annotations of one sample before the first step."""
     canvas = (int(size[0]), int(size[1]))
-    annotated = Annotated(
+    return Annotated(
         wrap_boxes(torch.from_numpy(boxes), canvas, "soft"),
         KeyPoints(torch.from_numpy(points), canvas_size=canvas),
         torch.from_numpy(numbers),
     )
-    for entry, parameters in zip(entries, drawn, strict=True):
+
+
+def expect(entries: list[Entry], drawn: Any, sample: int, annotated: Annotated) -> Annotated:
+    """Return what torchvision makes of the annotations of one sample."""
+    for entry, parameters in zip(entries, drawn, strict=False):
         p = {name: values[sample] for name, values in parameters.items()}
         annotated = move(entry.name, entry.step, p, annotated)
     return annotated
 
 
-def compare(steps: list[Any], count: int) -> None:
-    """Compare all rows of all samples after some steps."""
-    entries = entries_of(steps)
-    sizes, boxes, points, offsets = draw_samples(count)
-    tracer, drawn = run(entries, sizes, boxes, points, offsets)
+@pytest.mark.parametrize("steps", CASES, ids=lambda steps: str(steps)[:60])
+def test_coordinates_and_the_boxes_that_are_kept_are_torchvisions(steps: list[Any]) -> None:
+    """All rows after the steps, and after clamp_bounding_boxes and sanitize_bounding_boxes.
+
+    torchvision's resize rounds its factor to float32, which may move a box beyond the border.
+    """
+    entries = entries_of([*steps, *SANITIZE])
+    sizes, boxes, points, offsets = draw_samples(SAMPLES)
+    moved = entries[: -len(SANITIZE)]
+    tracer, drawn = run(moved, sizes, boxes, points, offsets)
+    before = list_rows(tracer)
+    drawn += trace(tracer, entries[len(moved) :])
+    after = list_rows(tracer)
+    for n in range(SAMPLES):
+        rows = slice(*offsets[n : n + 2])
+        start = begin(sizes[n], boxes[rows], points[rows], np.arange(len(boxes))[rows])
+        expected = expect(moved, drawn, n, start)
+        compare(before[n], expected, n)
+        compare(after[n], expect(entries[len(moved) :], drawn[len(moved) :], n, expected), n)
+
+
+def list_rows(tracer: PointsTracer) -> list[dict[str, Any]]:
+    """Return the current rows of each sample, and the size of its canvas."""
     seen = tracer.annotations
-    ends = seen.offsets("boxes")
-    for n in range(count):
-        before, after = slice(*offsets[n : n + 2]), slice(*ends[n : n + 2])
-        expected = expect(
-            entries,
-            drawn,
-            n,
-            sizes[n],
-            boxes[before],
-            points[before],
-            np.arange(len(boxes))[before],
-        )
-        assert seen.values("number")[after].tolist() == expected.rows.tolist(), n
-        assert tracer.size[n].tolist() == list(expected.size), n
-        for name, theirs in (("boxes", expected.boxes), ("points", expected.points)):
-            ours = seen.values(name)[after]
-            assert ours.shape == tuple(theirs.shape)
-            if len(ours):
-                assert np.abs(ours - theirs.numpy()).max() < TOLERANCE, (n, name)
+    assert seen is not None
+    parts = {name: np.split(seen.values(name), seen.offsets(name)[1:-1]) for name in SPECS}
+    return [
+        {name: parts[name][n] for name in SPECS} | {"size": size}
+        for n, size in enumerate(tracer.size.tolist())
+    ]
 
 
-@pytest.mark.parametrize("steps", CASES, ids=lambda steps: str(steps)[:60])
-def test_coordinates_are_torchvisions(steps: list[Any]) -> None:
-    compare(steps, SAMPLES)
-
-
-@pytest.mark.parametrize("steps", CASES, ids=lambda steps: str(steps)[:60])
-def test_the_boxes_that_are_kept_are_torchvisions(steps: list[Any]) -> None:
-    """torchvision's resize rounds its factor to float32, so a box may end beyond the border."""
-    compare([*steps, "clamp_bounding_boxes", *SANITIZE], SAMPLES)
+def compare(ours: dict[str, Any], expected: Annotated, n: int) -> None:
+    """Assert that a sample has the rows that torchvision has, at the same place."""
+    assert ours["number"].tolist() == expected.rows.tolist(), n
+    assert ours["size"] == list(expected.size), n
+    for name, theirs in (("boxes", expected.boxes), ("points", expected.points)):
+        assert ours[name].shape == tuple(theirs.shape)
+        if len(ours[name]):
+            assert np.abs(ours[name] - theirs.numpy()).max() < TOLERANCE, (n, name)
