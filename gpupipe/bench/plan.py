@@ -14,6 +14,7 @@ from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
 from gpupipe.loading.assembly import ResolvedConfig, create_sampler
 from gpupipe.loading.ignored_settings import list_ignored_settings
+from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import resolve
 from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import DEFAULTS
@@ -75,6 +76,7 @@ def facts(resolved: ResolvedConfig, look_at_all_files: bool = False) -> Iterator
     yield f"batch: {_batch(config)}"
     yield from _schedules(config)
     yield from list_ignored_settings(config, resolved.engine)
+    yield from _list_empty_boxes(config.pipeline)
 
 
 def _data(config: Config) -> Iterator[str]:
@@ -103,6 +105,20 @@ def _data(config: Config) -> Iterator[str]:
         )
     if sampler.population is None and any(e.step.mixes_samples for e in config.batch.entries):
         yield f"mixing: {_describe_mixing(sampler)}"
+
+
+def _list_empty_boxes(pipeline: Pipeline) -> Iterator[str]:
+    """Yield a warning for each step that makes empty boxes which no later step drops."""
+    for name in pipeline.views or (pipeline.main,):
+        source = pipeline.source_of(name)
+        entries = pipeline.entries_on(source) + (pipeline.entries_on(name) if name != source else [])
+        for number, entry in enumerate(entries):
+            later = (e.step.drops_empty_boxes for e in entries[number + 1 :])
+            if entry.step.empties_boxes and not any(later):
+                yield (
+                    f"warning: {entry.where}: after {entry.name}, boxes outside of its window are "
+                    "[0, 0, 0, 0], and no step drops them: write sanitize_bounding_boxes after it"
+                )
 
 
 def _describe_mixing(sampler: Sampler) -> str:

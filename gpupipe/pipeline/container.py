@@ -191,6 +191,11 @@ class Container(BaseContainer, Step):
         """The kinds of annotations without which one of the steps makes no sense."""
         return frozenset().union(*(nested.step.needs for nested in self.transforms))
 
+    @property
+    def empties_boxes(self) -> bool:  # type: ignore[override]
+        """Whether one of the steps makes boxes [0, 0, 0, 0]."""
+        return any(nested.step.empties_boxes for nested in self.transforms)
+
     def explain_refusal(self) -> str:
         return next((why for n in self.transforms if (why := n.step.explain_refusal())), "")
 

@@ -136,6 +136,8 @@ class Step(BaseStep):
             pipeline for images that have none is refused.
         decided: The parameters that depend on annotations, which `decide` returns: for each a
             placeholder, the value of one sample, with which engines try the step.
+        empties_boxes: Whether the step makes boxes [0, 0, 0, 0], which a later step must drop.
+        drops_empty_boxes: Whether the step drops boxes without area.
         can_be_nested: Whether containers may hold the step. Not if it changes something that all
             samples of a batch share.
         example: Parameters with which `gpupipe gallery` shows the step, on a photograph of about
@@ -175,6 +177,8 @@ class Step(BaseStep):
     num_views: ClassVar[int] = 1
     needs: ClassVar[frozenset[str]] = frozenset()
     decided: ClassVar[Mapping[str, Any]] = {}
+    empties_boxes: ClassVar[bool] = False
+    drops_empty_boxes: ClassVar[bool] = False
     can_be_nested: ClassVar[bool] = True
     example: ClassVar[Mapping[str, Any]] = {}
 

@@ -57,6 +57,7 @@ class SanitizeBoundingBoxes(AnnotationStep):
     min_area: _AtLeastOne = 1.0
 
     needs = frozenset({"boxes"})
+    drops_empty_boxes = True
 
     def change(self, image: Primitives, annotations: Annotations, size: NDArray[Any]) -> None:
         for name in annotations.names("boxes"):

@@ -49,6 +49,7 @@ class RandomIoUCrop(Step):
 
     num_uniforms = 1
     needs = frozenset({"boxes"})
+    empties_boxes = True
     decided = {"crops": 0, "anchor": [0.0, 0.0], "shape": [1.0, 1.0]}
 
     @model_validator(mode="after")
