@@ -6,6 +6,7 @@ import numpy as np
 
 from gpupipe.annotations.batch_annotations import ImmovableError, annotate
 from gpupipe.dataset.annotation_columns import AnnotationColumn
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import SampleIncompatibleError
@@ -22,11 +23,13 @@ def find_immovable(pipeline: Pipeline) -> Problem | None:
     if not pipeline.annotations:
         return None
     none = np.zeros(2, np.int64)
+    pairs = [p for spec in pipeline.annotations.values() for p in _flip_pairs(spec)]
+    points = 1 + max((max(pair) for pair in pairs), default=0)
     columns = {}
     for name, spec in pipeline.annotations.items():
         assert spec.annotation is not None
         rows_with = spec.annotation.rows_with
-        values = np.zeros((0, *(size or 1 for size in spec.shape[1:])), spec.dtype)
+        values = np.zeros((0, *(size or points for size in spec.shape[1:])), spec.dtype)
         of = spec.annotation.of
         columns[name] = AnnotationColumn(
             spec.kind, of, rows_with, values, None if rows_with else none
@@ -50,3 +53,7 @@ def find_immovable(pipeline: Pipeline) -> Problem | None:
             return e.problem
         return None
     return None
+
+
+def _flip_pairs(spec: Spec) -> tuple[tuple[int, int], ...]:
+    return spec.annotation.flip_pairs if spec.annotation else ()

@@ -186,7 +186,8 @@ class PointsTracer:
 
     def perspective(self, matrix: Any, interpolation: str, fill: tuple[float, ...]) -> None:
         shape = (len(self.present), 3, 3)
-        m = np.broadcast_to(np.asarray(matrix, np.float64), shape)
+        # torchvision's coefficients are float32. Near the horizon that is a thousandth of a pixel.
+        m = np.broadcast_to(np.asarray(matrix).astype(np.float32).astype(np.float64), shape)
         inverse = np.stack(
             [np.cross(m[:, 1], m[:, 2]), np.cross(m[:, 2], m[:, 0]), np.cross(m[:, 0], m[:, 1])], -1
         )

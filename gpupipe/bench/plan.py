@@ -111,7 +111,9 @@ def _list_empty_boxes(pipeline: Pipeline) -> Iterator[str]:
     """Yield a warning for each step that makes empty boxes which no later step drops."""
     for name in pipeline.views or (pipeline.main,):
         source = pipeline.source_of(name)
-        entries = pipeline.entries_on(source) + (pipeline.entries_on(name) if name != source else [])
+        entries = pipeline.entries_on(source) + (
+            pipeline.entries_on(name) if name != source else []
+        )
         for number, entry in enumerate(entries):
             later = (e.step.drops_empty_boxes for e in entries[number + 1 :])
             if entry.step.empties_boxes and not any(later):

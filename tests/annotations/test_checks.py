@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpupipe.annotations.checks import find_immovable
+from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema import yaml_files
 from helpers.annotated_folder import SPECS
@@ -44,3 +45,13 @@ def test_a_mixture_of_moved_images_is_refused_only_with_annotations() -> None:
 def test_an_operator_of_dali_is_refused() -> None:
     steps = ("decode", "dali: {op: water}")
     assert "operator water" in problem_of(*steps, annotations=SPECS)
+
+
+def test_pairs_of_points_are_swapped_where_only_the_index_knows_their_number() -> None:
+    specs = SPECS | {
+        "keypoints": Spec.of_points(rows_with="boxes", flip_pairs=[(1, 16)]),
+        "visibility": Spec.of_rows(
+            "int64", rows_with="boxes", shape=(None,), visibility_of="keypoints"
+        ),
+    }
+    assert problem_of("decode", "random_horizontal_flip: {p: 1}", annotations=specs) == ""

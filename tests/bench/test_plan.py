@@ -14,6 +14,7 @@ from gpupipe import config as configs
 from gpupipe.batch_stage.stage import find_shift
 from gpupipe.bench import plan
 from gpupipe.loading.assembly import resolve
+from helpers import coco_files
 from helpers.reference import operators
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
@@ -116,3 +117,19 @@ def mixed_faces(faces: Path) -> dict[str, Any]:
         "batch": ["cutmix"],
         "loader": {"batch_size": 8},
     }
+
+
+def test_check_warns_of_boxes_that_nothing_drops(tmp_path: Path) -> None:
+    file = coco_files.write(tmp_path, coco_files.document())
+    data = {"source": "coco", "root": str(tmp_path / "images"), "annotations": str(file)}
+    crop = {"random_apply": {"transforms": ["random_iou_crop"]}}
+
+    def warnings(*steps: Any) -> list[str]:
+        config = configs.read({"data": data, "pipeline": ["decode", *steps]})
+        return [line for line in plan.facts(resolve(config)) if line.startswith("warning:")]
+
+    assert warnings("random_iou_crop", "sanitize_bounding_boxes") == []
+    for steps in ([crop], ["sanitize_bounding_boxes", "random_iou_crop"]):
+        (line,) = warnings(*steps)
+        assert "boxes outside of its window" in line
+        assert line.endswith("write sanitize_bounding_boxes after it")

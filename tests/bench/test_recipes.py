@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.tv_tensors import BoundingBoxes
 
 import gpupipe
 from gpupipe import config as configs
@@ -52,9 +54,46 @@ def segmented(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "train.csv"
 
 
+DETECTION = ("detr", "keypoint_rcnn", "multiscale", "ssd", "ssdlite")
+
+
+@pytest.fixture(scope="module")
+def annotated(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Eight photographs with boxes and keypoints, as COCO's annotation files have them."""
+    folder = tmp_path_factory.mktemp("annotated")
+    listed: dict[str, Any] = {"images": [], "annotations": [], "categories": []}
+    for number, photo in enumerate(sorted(photos.glob("*/*.jpg"))[:8]):
+        with Image.open(photo) as image:
+            width, height = image.size
+        name = str(photo.relative_to(photos))
+        listed["images"].append({"id": number, "file_name": name, "width": width, "height": height})
+        for part in range(number % 3 + 1):
+            box = [width * 0.1 * part, height * 0.2, width * 0.5, height * 0.6]
+            listed["annotations"].append(
+                {
+                    "id": len(listed["annotations"]),
+                    "image_id": number,
+                    "category_id": 1 + part,
+                    "bbox": box,
+                    "area": box[2] * box[3],
+                    "iscrowd": 0,
+                    "keypoints": [int(width * 0.3), int(height * 0.4), 2] * 17,
+                }
+            )
+    points = [f"point {n}" for n in range(17)]
+    listed["categories"] = [
+        {"id": n, "name": f"class {n}", "keypoints": points, "skeleton": []} for n in (1, 2, 3)
+    ]
+    (folder / "instances.json").write_text(json.dumps(listed))
+    return {"source": "coco", "root": str(photos), "annotations": str(folder / "instances.json")}
+
+
 @pytest.fixture
 def data(name: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     """The changes of data with which a config reads photographs, and the masks that it needs."""
+    if name in DETECTION:
+        points = {"keypoints": True} if name == "keypoint_rcnn" else {}
+        return request.getfixturevalue("annotated") | points
     if name != "segmentation_train":
         return {"source": "folder", "root": str(request.getfixturevalue("photos"))}
     file = request.getfixturevalue("segmented")
@@ -77,16 +116,21 @@ def test_auto_runs_every_config_on_a_cpu(data: dict[str, Any], name: str) -> Non
     batches = []
     for engine in ("auto", "dali"):
         options = {"engine": engine, "device": "cpu", "batch_size": 1, "ids": True, "prefetch": 1}
+        options |= {"format": "dict", "targets": "list"}
         with gpupipe.load(name, data=data, **options) as loader:
             assert loader.engine.name == ("cpu" if engine == "auto" else "dali")
             batches.append([batch for _, batch in zip(range(2), loader, strict=False)])
     for ours, other in zip(*batches, strict=True):
         assert ours.keys() == other.keys()
-        assert {k: (t.shape, t.dtype) for k, t in ours.items()} == {
-            k: (t.shape, t.dtype) for k, t in other.items()
-        }
+        for field, tensor in ours.items():
+            if isinstance(tensor, list):  # boxes and what goes with them
+                assert all(map(torch.equal, tensor, other[field])), field
+            else:
+                found = tensor.shape, tensor.dtype
+                assert found == (other[field].shape, other[field].dtype), field
         assert torch.equal(ours["id"], other["id"])
-        torch.testing.assert_close(ours["label"], other["label"])
+        if "label" in ours:
+            torch.testing.assert_close(ours["label"], other["label"])
 
 
 @pytest.mark.parametrize("name", ["autoaugment", "cifar10", "randaugment", "segmentation_train"])
@@ -139,3 +183,22 @@ def test_parity_compares_masks_too(data: dict[str, Any], name: str) -> None:
     assert (limits["decode_2 on mask"], limits["random_resize on mask"]) == (1, 0.5)
     assert limits["normalize"] == 0.5, "a resize of the mask does not count for the image"
     assert all(a.images == 2 for a in found)
+
+
+@pytest.mark.parametrize(("name", "size"), [("ssd", 300), ("ssdlite", 320)])
+def test_a_recipe_of_torchvision_makes_what_its_detectors_take(
+    data: dict[str, Any], name: str, size: int
+) -> None:
+    with gpupipe.load(name, data=data, device="cpu", batch_size=2) as loader:
+        images, targets = next(iter(loader))
+    assert [image.shape for image in images] == [(3, size, size)] * 2
+    for image, target in zip(images, targets, strict=True):
+        assert image.dtype == torch.float32
+        assert 0 <= float(image.min()) <= float(image.max()) <= 1
+        boxes = target["boxes"]
+        assert isinstance(boxes, BoundingBoxes)
+        assert len(boxes) == len(target["labels"])
+        assert (boxes[:, 2:] - boxes[:, :2] >= 1).all()
+        assert (boxes >= 0).all()
+        assert (boxes <= size).all()
+        assert set(target["labels"].tolist()) <= {1, 2, 3}

@@ -69,9 +69,9 @@ def test_a_mistake_in_a_pipelines_own_file_points_there() -> None:
 
 
 KNOWN = (
-    "autoaugment, byol, cifar10, dino_v2, imagenet_eval, imagenet_train, lfw, lfw_heavy, "
-    "progressive_resizing, randaugment, segmentation_train, simclr, timm_a1, timm_a2, timm_a3, "
-    "torchvision_resnet50_v2"
+    "autoaugment, byol, cifar10, detr, dino_v2, imagenet_eval, imagenet_train, keypoint_rcnn, lfw, "
+    "lfw_heavy, multiscale, progressive_resizing, randaugment, segmentation_train, simclr, ssd, "
+    "ssdlite, timm_a1, timm_a2, timm_a3, torchvision_resnet50_v2"
 )
 
 
@@ -124,7 +124,9 @@ def test_a_whole_config_as_text_is_no_name() -> None:
 def test_the_shipped_configs_load(name: str) -> None:
     loaded = config.read(name)
     assert loaded.name == name
-    assert loaded.source_name == ("file_list" if name == "segmentation_train" else "folder")
+    detection = dict.fromkeys(("detr", "keypoint_rcnn", "multiscale", "ssd", "ssdlite"), "coco")
+    sources = {"segmentation_train": "file_list", **detection}
+    assert loaded.source_name == sources.get(name, "folder")
     assert loaded.pipeline.output_spec.dtype == "float32"
 
 
