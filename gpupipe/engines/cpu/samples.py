@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import as_array, read_bytes, read_rows
+from gpupipe.dataset.columns import Column, as_array, read_bytes, read_rows
+from gpupipe.dataset.spec import Spec
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
-from gpupipe.decoders.chain import DecoderChain, EncodedImage
+from gpupipe.decoders.chain import DecodeOptions, DecoderChain, EncodedImage
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.ops import DecodeOp, as_packed, scratch
 from gpupipe.engines.cpu.program import Content, Program, Stage, run_groups
@@ -80,66 +81,87 @@ class SampleReader:
             ids: Rows of the index.
             on_error: Called with the position of a sample that cannot be read, and the error.
         """
-        fields = self.lowering.job.pipeline.fields
-        at_once = {name: self._read_at_once(name, ids) for name in fields}
+        readers = {name: self._create_reader(name) for name in self.lowering.job.pipeline.fields}
+        at_once = [(name, r.read, r.read_at_once(ids)) for name, r in readers.items()]
         for n, id in enumerate(ids.tolist()):
             try:
-                contents: Fields = {}
-                for name, data in at_once.items():
-                    contents[name] = self._read_field(name, id, data[n] if data else None)
-                yield n, contents
+                yield n, {name: read(id, data[n] if data else None) for name, read, data in at_once}
             except Exception as e:
                 on_error(n, e)
 
-    def _read_at_once(
-        self, name: str, ids: NDArray[np.int64]
-    ) -> Sequence[_Bytes | CachedSample] | None:
-        """Read a field of all samples in one call: bytes of files, or CachedSamples.
+    def _create_reader(self, name: str) -> "_FieldReader":
+        job, step = self.lowering.job, self.lowering.decode_step(name)
+        return _FieldReader(
+            name=name,
+            column=job.index.columns[name],
+            spec=job.pipeline.fields[name],
+            options=None if step is None or self.reads_only else step.options,
+            cache=self.cache if self.cache is not None and name in self.cache.prefixes else None,
+            decoders=self.decoders,
+        )
+
+
+@dataclass(frozen=True)
+class _FieldReader:
+    """Reads one field of samples.
+
+    Attributes:
+        name: The field.
+        column: The column of the index that reads the bytes.
+        spec: The spec of the field as it is stored.
+        options: How to decode an image file; None for files that no step decodes.
+        cache: The decoded cache, if it keeps the field; else None.
+        decoders: The decoders of image files.
+    """
+
+    name: str
+    column: Column
+    spec: Spec
+    options: DecodeOptions | None
+    cache: DecodedCache | None
+    decoders: DecoderChain
+
+    def read_at_once(self, ids: NDArray[np.int64]) -> Sequence[_Bytes | CachedSample] | None:
+        """Read the field of all samples in one call: bytes of files, or CachedSamples.
 
         Return None if that is not possible, or fails.
         """
-        job = self.lowering.job
-        column, cache = job.index.columns[name], self._find_cache(name)
         try:
-            if cache is not None:
-                return cache.get(name, column, ids.tolist())
-            if job.pipeline.fields[name].encoded and len(ids) > 1:
-                return read_rows(column, ids)
+            if self.cache is not None:
+                return self.cache.get(self.name, self.column, ids.tolist())
+            if self.spec.encoded and len(ids) > 1:
+                return read_rows(self.column, ids)
         except Exception:  # reading the rows one by one raises the reason
             return None
         return None
 
-    def _read_field(
-        self, name: str, id: int, data: _Bytes | CachedSample | None
-    ) -> Content | CachedImage:
+    def read(self, id: int, data: _Bytes | CachedSample | None) -> Content | CachedImage:
         """Return an array, an image, or the bytes of a file that no step decodes.
 
-        `data` is the sample's item in the result of `_read_at_once`, or None.
+        `data` is the sample's item in the result of `read_at_once`, or None.
         """
-        job, cache = self.lowering.job, self._find_cache(name)
-        column, spec = job.index.columns[name], job.pipeline.fields[name]
-        step = self.lowering.decode_step(name)
-        if not spec.encoded:
-            assert column.array is not None
-            array = as_array(read_bytes(column, id), column.array, id)
-            return to_steps(torch.from_numpy(array), spec.layout)
-        if cache is not None and step is not None:
-            cached = data
-            if not isinstance(cached, CachedSample):
-                (cached,) = cache.get(name, column, [id])
-            if cached.pixels is not None:
-                return CachedImage(cached, cached.pixels, cached.size)
-            file = self.decoders.open(read_bytes(column, id), step.options)
-            return CachedImage(cached, file, file.size)
+        if self.cache is not None and self.options is not None:
+            return self._read_cached(self.cache, self.options, id, data)
         assert not isinstance(data, CachedSample)
-        content = read_bytes(column, id, data)
-        if step is None or self.reads_only:
+        if not self.spec.encoded:
+            assert self.column.array is not None
+            array = as_array(read_bytes(self.column, id), self.column.array, id)
+            return to_steps(torch.from_numpy(array), self.spec.layout)
+        content = read_bytes(self.column, id, data)
+        if self.options is None:
             return torch.from_numpy(content)
-        return self.decoders.open(content, step.options)
+        return self.decoders.open(content, self.options)
 
-    def _find_cache(self, name: str) -> DecodedCache | None:
-        """Return the decoded cache if it keeps the field `name`, else None."""
-        return self.cache if self.cache is not None and name in self.cache.prefixes else None
+    def _read_cached(
+        self, cache: DecodedCache, options: DecodeOptions, id: int, data: object
+    ) -> CachedImage:
+        cached = data
+        if not isinstance(cached, CachedSample):
+            (cached,) = cache.get(self.name, self.column, [id])
+        if cached.pixels is not None:
+            return CachedImage(cached, cached.pixels, cached.size)
+        file = self.decoders.open(read_bytes(self.column, id), options)
+        return CachedImage(cached, file, file.size)
 
 
 @dataclass(frozen=True)
