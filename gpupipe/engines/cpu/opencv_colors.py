@@ -5,12 +5,12 @@ values. Some tables are computed from the mean, the extremes or the histogram of
 other kernels compute in float32, and truncate values where torchvision does.
 """
 
+import math
 from collections.abc import Callable, Collection
 from functools import partial
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gpupipe.augment import color_ops
@@ -22,7 +22,13 @@ from gpupipe.engines.last_steps import VALUES
 
 _RGB, _FULL = 3, 255
 _CIRCLE = 360  # degrees
+_TRUNCATE = 0.49995
+"""What is subtracted before OpenCV rounds, so that fractions are dropped.
+
+Fractions of the luma are multiples of 1 / 10,000.
+"""
 _LUMA = np.array([LUMA], np.float32)
+_TO_GRAY = np.array([[*LUMA, -_TRUNCATE]], np.float32)
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """The smoothing filter of adjust_sharpness, which blends an image with the smoothed image."""
 _ALL_VALUES = np.arange(_FULL + 1, dtype=np.float32)
@@ -39,13 +45,24 @@ def _apply_table(array: Array, table: Array) -> Array:
     return with_channels(cv2.LUT(array, table, dst=scratch.take(array.shape)))
 
 
+def _blend(array: Array, factor: float, other: Array, other_factor: float, offset: float) -> Array:
+    """Return the weighted sum of two images of uint8, clamped to 0..255 and truncated."""
+    out = scratch.take(array.shape)
+    # OpenCV rounds to the nearest value.
+    cv2.addWeighted(array, factor, other, other_factor, offset - _TRUNCATE, dst=out)
+    return out
+
+
+def _run_brightness(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
+    array, factor = as_packed(pixels), float(op.values[0][row])
+    return _blend(array, factor, array, 0.0, 0.0)
+
+
 def _run_contrast(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Blend an image with the mean of its grayscale image."""
     array, factor = as_packed(pixels), float(op.values[0][row])
-    gray = array if array.shape[2] == 1 else _to_grayscale(array.astype(np.float32))
-    mean = np.float32(gray.mean(dtype=np.float64))
-    values = _ALL_VALUES * np.float32(factor) + mean * np.float32(1 - factor)
-    return _apply_table(array, _cut(values)[None])
+    mean = cv2.mean(array if array.shape[2] == 1 else _to_grayscale(array))[0]
+    return _blend(array, factor, array, 0.0, float(mean) * (1 - factor))
 
 
 def _run_saturation(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
@@ -53,30 +70,54 @@ def _run_saturation(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     array, factor = as_packed(pixels), float(op.values[0][row])
     if array.shape[2] == 1:
         return array
-    colors = array.astype(np.float32)
-    gray: Array = cv2.cvtColor(_to_grayscale(colors), cv2.COLOR_GRAY2RGB)
-    # torch multiplies and adds with one rounding, which NumPy cannot.
-    torch.from_numpy(colors).mul_(factor).add_(torch.from_numpy(gray), alpha=1 - factor)
-    return _cut(colors)
+    gray = cv2.cvtColor(_to_grayscale(array), cv2.COLOR_GRAY2RGB, dst=scratch.take(array.shape))
+    return _blend(array, factor, gray, 1 - factor, 0.0)
 
 
-def _to_grayscale(colors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Convert an image (H, W, 3) to grayscale (H, W). The values of both are 0 to 255."""
-    gray: Array = cv2.transform(colors, _LUMA)
-    return np.floor(gray, out=gray)
+def _to_grayscale(array: Array) -> Array:
+    """Convert an image of uint8 (H, W, 3) to grayscale (H, W). The fractions are dropped."""
+    return cv2.transform(array, _TO_GRAY, scratch.take(array.shape[:2]))
 
 
 def _run_sharpness(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Blend an image with a blurred one. The pixels of the border stay as they are."""
     array, factor = as_packed(pixels), float(op.values[0][row])
-    colors = array.astype(np.float32)
-    change = np.empty_like(colors)
-    cv2.filter2D(array, cv2.CV_32F, _SMOOTH, dst=change)
-    np.rint(change, out=change)
-    change -= colors
-    change *= np.float32(1 - factor)
-    colors[1:-1, 1:-1] += change[1:-1, 1:-1]
-    return _cut(colors)
+    smooth = with_channels(cv2.filter2D(array, -1, _SMOOTH, dst=scratch.take(array.shape)))
+    sharp = _blend(array, factor, smooth, 1 - factor, 0.0)
+    for border in (np.s_[:1], np.s_[-1:], np.s_[:, :1], np.s_[:, -1:]):
+        sharp[border] = array[border]
+    return sharp
+
+
+def _run_invert(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
+    array = as_packed(pixels)
+    return np.invert(array, out=scratch.take(array.shape))
+
+
+def _run_posterize(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
+    array, mask = as_packed(pixels), np.uint8(256 - (1 << (8 - int(op.values[0][row]))))
+    return np.bitwise_and(array, mask, out=scratch.take(array.shape))
+
+
+def _run_solarize(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
+    """Invert the values from the threshold on: 255 - v is v ^ 255. torch compares in float32."""
+    array, threshold = as_packed(pixels), math.ceil(np.float32(op.values[0][row]))
+    if threshold > _FULL:
+        return array
+    solarized = scratch.take(array.shape)
+    np.greater_equal(array, np.uint8(max(threshold, 0)), out=solarized.view(np.bool_))
+    np.negative(solarized, out=solarized)  # 1 becomes 255
+    return np.bitwise_xor(array, solarized, out=solarized)
+
+
+def _run_permute(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
+    array = as_packed(pixels)
+    if array.shape[2] == 1:
+        return array
+    permuted = scratch.take(array.shape)
+    pairs = [n for pair in enumerate(op.values[0][row].tolist()) for n in reversed(pair)]
+    cv2.mixChannels([array], [permuted], pairs)
+    return permuted
 
 
 def _cut(values: NDArray[np.float32]) -> Array:
@@ -149,6 +190,9 @@ def _run_hue(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
 def _run_color_matrix(op: ops.ColorMatrixOp, pixels: Pixels, row: int) -> Pixels:
     array = as_packed(pixels)
     matrix = np.asarray(op.matrices[row], np.float32)
+    if array.dtype == np.uint8 and (matrix == _LUMA).all():
+        gray = _to_grayscale(array)
+        return with_channels(gray if len(matrix) == 1 else cv2.merge([gray] * len(matrix)))
     mixed = with_channels(cv2.transform(array.astype(np.float32), matrix))
     if array.dtype == np.uint8:
         np.clip(mixed, 0, 255, out=mixed)  # astype truncates
@@ -174,11 +218,16 @@ def _rule(
 
 
 RULES = [
+    _rule("adjust_brightness", "cv2.addWeighted", _run_brightness),
+    _rule("invert", "numpy.invert", _run_invert),
+    _rule("posterize", "numpy.bitwise_and", _run_posterize),
+    _rule("solarize", "numpy.bitwise_xor", _run_solarize),
+    _rule("permute_channels", "cv2.mixChannels", _run_permute),
     single(ops.ColorOp, "cv2.LUT", _run_pointwise, _is_pointwise, needs_torchvision=True),
-    _rule("adjust_contrast", "cv2.LUT", _run_contrast),
+    _rule("adjust_contrast", "cv2.addWeighted", _run_contrast),
     _rule("autocontrast", "cv2.LUT", partial(_run_by_plane, _stretch)),
     _rule("equalize", "cv2.LUT", partial(_run_by_plane, _equalize)),
-    _rule("adjust_saturation", "cv2.transform", _run_saturation),
+    _rule("adjust_saturation", "cv2.addWeighted", _run_saturation),
     _rule("adjust_sharpness", "cv2.filter2D", _run_sharpness),
     _rule("gaussian_blur", "cv2.sepFilter2D", _run_blur),
     _rule("adjust_hue", "cv2.cvtColor", _run_hue, channels=(_RGB,)),

@@ -8,6 +8,7 @@ OpenCV releases the GIL, and here runs on the calling thread alone.
   by the mask. torchvision does the same.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import cv2
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import opencv_colors, ops
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
-from gpupipe.engines.cpu.ops import Array, Pixels, as_packed, scratch, with_channels
+from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
 
 _FLAGS = {
@@ -25,6 +26,11 @@ _FLAGS = {
 }
 _FLIPS = {(1, 0): 1, (0, 1): 0, (1, 1): -1}
 """OpenCV's codes of flips, by flags for horizontal and vertical."""
+_BORDERS = {
+    "edge": cv2.BORDER_REPLICATE,
+    "reflect": cv2.BORDER_REFLECT_101,
+    "symmetric": cv2.BORDER_REFLECT,
+}
 _EXACT_CHANNELS = (1, 3, 4)
 """With these numbers of channels OpenCV warps exactly; with 2 it rounds points to 1/32 pixel."""
 _TO_RGBA = {1: cv2.COLOR_GRAY2RGBA, 3: cv2.COLOR_RGB2RGBA}
@@ -38,6 +44,44 @@ def _run_flip(op: ops.FlipOp, pixels: Pixels, row: int) -> Pixels:
         return pixels
     array = as_packed(pixels)
     return with_channels(cv2.flip(array, code, dst=scratch.take(array.shape)))
+
+
+def _run_crop(op: ops.CropOp, pixels: Pixels, row: int) -> Pixels:
+    """Cut out a window, of which parts may be outside of the image."""
+    top, left, height, width = op.windows[row]
+    array, fill = as_array(pixels), ops.spread_fill(op.fill, op.spec.channels or 1)
+    above, before = max(-top, 0), max(-left, 0)
+    part = array[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
+    if not part.size:  # all of the window is outside
+        return np.full((height, width, array.shape[2]), fill).astype(array.dtype)
+    below, after = height - above - len(part), width - before - part.shape[1]
+    if not any((above, before, below, after)):
+        return part
+    assert fill is not None
+    return _add_border(part, (above, before, below, after), cv2.BORDER_CONSTANT, fill.tolist())
+
+
+def _run_pad(op: ops.PadOp, pixels: Pixels, row: int) -> Pixels:
+    return _add_border(as_array(pixels), op.borders[row], _BORDERS[op.mode], ())
+
+
+def _add_border(array: Array, borders: Sequence[int], kind: int, fill: Sequence[float]) -> Array:
+    top, left, bottom, right = borders
+    shape = len(array) + top + bottom, array.shape[1] + left + right, array.shape[2]
+    out = scratch.take(shape) if array.dtype == np.uint8 else np.empty(shape, array.dtype)
+    cv2.copyMakeBorder(
+        np.ascontiguousarray(array) if array.strides[2] != array.itemsize else array,
+        top, bottom, left, right, kind, dst=out, value=fill,
+    )  # fmt: skip
+    return out
+
+
+def _has_borders(op: ops.Op) -> bool:
+    return op.spec.dtype in ("uint8", "float32") and op.spec.channels in range(1, 5)
+
+
+def _is_filled(op: ops.CropOp) -> bool:
+    return op.fill is not None and _has_borders(op)
 
 
 def _run_warp(op: ops.ResampleOp, pixels: Pixels, row: int) -> Pixels:
@@ -173,6 +217,8 @@ def create_rules() -> list[Rule]:
         Rule((ops.WarpOp, *CONVERTED), _bind_warp),
         Rule(CONVERTED, _bind_delivery),
         single(ops.FlipOp, "cv2.flip", _run_flip, lambda op: op.spec.dtype == "uint8"),
+        single(ops.CropOp, "cv2.copyMakeBorder", _run_crop, _is_filled),
+        single(ops.PadOp, "cv2.copyMakeBorder", _run_pad, _has_borders),
         *opencv_colors.RULES,
         single(ops.WarpOp, "cv2.warpAffine", _run_warp, _can_warp),
         single(ops.PerspectiveOp, "cv2.warpPerspective", _run_warp, _can_warp),

@@ -1,0 +1,59 @@
+"""Windows and borders outside of an image with OpenCV, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpupipe.engines.cpu import kernels
+from gpupipe.engines.cpu.ops import as_array
+from gpupipe.engines.cpu.program import Rules
+from gpupipe.engines.cpu.tracer import Tracer
+from gpupipe.pipeline.step import Spec
+
+pytest.importorskip("cv2", reason="OpenCV is not installed")
+
+from gpupipe.engines.cpu import opencv_kernels
+
+SIZE = (13, 20)
+CASES = [(dtype, channels) for dtype in ("uint8", "float32") for channels in (1, 2, 3, 4)]
+
+
+def trace(image: Any) -> Tracer:
+    rules = Rules([*opencv_kernels.create_rules(), *kernels.RULES])  # without the extension
+    return Tracer([SIZE], rules, Spec.of_image(image.shape[2], dtype=str(image.dtype)))
+
+
+def run(tracer: Tracer, image: Any) -> Any:
+    program = tracer.program()
+    assert program.groups[0][0].name == "cv2.copyMakeBorder"
+    return as_array(program.run(image, 0))
+
+
+def numbers(dtype: str, channels: int) -> Any:
+    return np.random.default_rng(0).integers(0, 256, (*SIZE, channels)).astype(dtype)
+
+
+@pytest.mark.parametrize(("dtype", "channels"), CASES)
+def test_windows_may_leave_the_image(dtype: str, channels: int) -> None:
+    image, fill = numbers(dtype, channels), tuple(float(c + 1) for c in range(channels))
+    canvas = np.empty((SIZE[0] + 200, SIZE[1] + 200, channels), dtype)
+    canvas[...] = fill
+    canvas[100:-100, 100:-100] = image
+    windows = [(-3, -5, 40, 50), (4, 5, 6, 7), (-50, -60, 9, 9), (10, 15, 20, 9), (30, 2, 3, 3)]
+    for top, left, height, width in windows:
+        tracer = trace(image)
+        tracer.crop((top, left), (height, width), fill)
+        expected = canvas[100 + top : 100 + top + height, 100 + left : 100 + left + width]
+        assert np.array_equal(run(tracer, image), expected)
+
+
+@pytest.mark.parametrize(("dtype", "channels"), CASES)
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric"])
+def test_borders_are_those_of_numpy(mode: Any, dtype: str, channels: int) -> None:
+    image = numbers(dtype, channels)
+    tracer = trace(image)
+    tracer.pad((1, 2), (3, 4), mode)
+    assert np.array_equal(run(tracer, image), np.pad(image, ((1, 3), (2, 4), (0, 0)), mode))
