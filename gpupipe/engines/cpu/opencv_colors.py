@@ -11,6 +11,7 @@ from functools import partial
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gpupipe.augment import color_ops
@@ -32,6 +33,7 @@ _TO_GRAY = np.array([[*LUMA, -_TRUNCATE]], np.float32)
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """The smoothing filter of adjust_sharpness, which blends an image with the smoothed image."""
 _ALL_VALUES = np.arange(_FULL + 1, dtype=np.float32)
+_LEVELS = np.arange(_FULL + 1, dtype=np.uint8)[None]
 
 
 def _run_pointwise(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
@@ -53,16 +55,24 @@ def _blend(array: Array, factor: float, other: Array, other_factor: float, offse
     return out
 
 
+def _scale(array: Array, factor: float, offset: np.float32) -> Array:
+    """Compute factor * v + offset for each value v, clamped and truncated, as torch does."""
+    table = _cut(_ALL_VALUES * np.float32(factor) + offset)[None]
+    # A weighted sum is faster than a lookup. It rounds some whole numbers the other way.
+    if np.array_equal(_blend(_LEVELS, factor, _LEVELS, 0.0, float(offset)), table):
+        return _blend(array, factor, array, 0.0, float(offset))
+    return _apply_table(array, table)
+
+
 def _run_brightness(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
-    array, factor = as_packed(pixels), float(op.values[0][row])
-    return _blend(array, factor, array, 0.0, 0.0)
+    return _scale(as_packed(pixels), float(op.values[0][row]), np.float32(0))
 
 
 def _run_contrast(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Blend an image with the mean of its grayscale image."""
     array, factor = as_packed(pixels), float(op.values[0][row])
     mean = cv2.mean(array if array.shape[2] == 1 else _to_grayscale(array))[0]
-    return _blend(array, factor, array, 0.0, float(mean) * (1 - factor))
+    return _scale(array, factor, np.float32(mean) * np.float32(1 - factor))
 
 
 def _run_saturation(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
@@ -71,7 +81,10 @@ def _run_saturation(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     if array.shape[2] == 1:
         return array
     gray = cv2.cvtColor(_to_grayscale(array), cv2.COLOR_GRAY2RGB, dst=scratch.take(array.shape))
-    return _blend(array, factor, gray, 1 - factor, 0.0)
+    # torch multiplies and adds with one rounding, which neither NumPy nor OpenCV can.
+    colors = torch.from_numpy(array).to(torch.float32).mul_(factor)
+    colors.add_(torch.from_numpy(gray).to(torch.float32), alpha=1 - factor)
+    return colors.clamp_(0, _FULL).to(torch.uint8).numpy()
 
 
 def _to_grayscale(array: Array) -> Array:
@@ -227,7 +240,7 @@ RULES = [
     _rule("adjust_contrast", "cv2.addWeighted", _run_contrast),
     _rule("autocontrast", "cv2.LUT", partial(_run_by_plane, _stretch)),
     _rule("equalize", "cv2.LUT", partial(_run_by_plane, _equalize)),
-    _rule("adjust_saturation", "cv2.addWeighted", _run_saturation),
+    _rule("adjust_saturation", "cv2.transform", _run_saturation),
     _rule("adjust_sharpness", "cv2.filter2D", _run_sharpness),
     _rule("gaussian_blur", "cv2.sepFilter2D", _run_blur),
     _rule("adjust_hue", "cv2.cvtColor", _run_hue, channels=(_RGB,)),
