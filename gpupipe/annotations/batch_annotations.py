@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.annotations.points_tracer import PointsTracer
-from gpupipe.dataset.annotation_columns import AnnotationColumn, find_positions
+from gpupipe.dataset.annotation_columns import AnnotationColumn, find_positions, scale_to_pixels
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem, StepError
 from gpupipe.pipeline.annotations import Annotations, Floats
@@ -151,10 +151,10 @@ def annotate(
         if not specs:
             continue
         size, turned = sizes[image], orientations.get(image)
-        annotations = Annotations(columns, specs, len(size))
-        tracer = PointsTracer(annotations, size, turned)
         swaps = np.zeros(len(size), bool) if turned is None else turned >= 5
         stored = np.where(swaps[:, None], size[:, ::-1], size).astype(np.int64)
+        pixels = scale_to_pixels(columns, image, stored)
+        tracer = PointsTracer(Annotations(pixels, specs, len(size)), size, turned)
         if image in declared:
             _check_sizes(declared[image], stored)
         values[_prefix(pipeline, image) + ORIG_SIZE] = stored

@@ -28,6 +28,8 @@ class AnnotationColumn:
             for K points in a row; numbers (sum N, ...).
         offsets: Where the rows of each sample begin, and where the last ones end, int64 (N + 1,)
             for N samples. None if `rows_with` names another field, which has the offsets.
+        is_normalized: Whether coordinates are fractions of the stored image's width and height, in
+            place of pixels.
     """
 
     kind: str
@@ -35,6 +37,7 @@ class AnnotationColumn:
     rows_with: str
     values: NDArray[Any]
     offsets: NDArray[np.int64] | None
+    is_normalized: bool = False
 
 
 Annotations = Mapping[str, AnnotationColumn]
@@ -81,6 +84,27 @@ def take_annotations(columns: Annotations, rows: Rows) -> dict[str, AnnotationCo
         own = None if column.offsets is None else offsets
         taken[name] = replace(column, values=column.values[positions], offsets=own)
     return taken
+
+
+def scale_to_pixels(
+    columns: Annotations, image: str, sizes: NDArray[np.int64]
+) -> dict[str, AnnotationColumn]:
+    """Return columns with pixels in place of fractions of an image.
+
+    Args:
+        columns: The rows of some samples.
+        image: The field of the image.
+        sizes: [height, width] of each sample's stored image, (B, 2).
+    """
+    scaled = dict(columns)
+    for name, column in columns.items():
+        if column.is_normalized and column.of == image:
+            counts = np.diff(offsets_of(columns, name))
+            sides = np.repeat(sizes[:, ::-1], counts, axis=0).astype(np.float64)
+            factor = np.tile(sides, 2) if column.kind == "boxes" else sides[:, None, :]
+            values = column.values.astype(np.float64) * factor
+            scaled[name] = replace(column, values=values, is_normalized=False)
+    return scaled
 
 
 def explain_inconsistency(columns: Annotations, count: int) -> str:

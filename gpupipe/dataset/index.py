@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.annotation_columns import AnnotationColumn, take_annotations
-from gpupipe.dataset.annotation_faults import Faults
+from gpupipe.dataset.annotation_faults import FaultCollector, Faults
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.errors import StandInWarning, counted
@@ -183,6 +183,26 @@ def build(
     )
 
 
+def add_annotations(
+    index: Index,
+    annotations: dict[str, AnnotationColumn],
+    faults: FaultCollector,
+    classes: list[str],
+) -> Index:
+    """Return an index with annotations, their faults, and another fingerprint."""
+    fingerprint = compute_fingerprint(
+        index.names, index.labels, classes, index.columns, index.values, annotations
+    )
+    return replace(
+        index,
+        annotations=annotations,
+        classes=classes,
+        fingerprint=fingerprint,
+        faults=faults.join(),
+        extra=index.extra | {"annotation_faults": faults.counts},
+    )
+
+
 def build_empty() -> Index:
     """Return an index without samples, a placeholder for data that is not there yet."""
     return build("", [], np.empty(0, np.int64), [])
@@ -216,6 +236,7 @@ def compute_fingerprint(
         digest.update(name.encode() + array.dtype.str.encode() + array.tobytes())
     for name, annotation in annotations.items():
         parts = [name, annotation.kind, annotation.of, annotation.rows_with]
+        parts += ["normalized"] * annotation.is_normalized
         digest.update(json.dumps([*parts, annotation.values.dtype.str]).encode())
         for part in (annotation.values, annotation.offsets):
             if part is not None:

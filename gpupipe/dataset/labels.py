@@ -167,6 +167,18 @@ class SampleTexts:
             ValueError: There is no such member or key, or the member cannot be read.
         """
         ending, _, key = where.partition(":")
+        return self._read_member(ending, key)
+
+    def read_object(self, ending: str) -> Any:
+        """Parse the JSON of the member with an ending.
+
+        Raises:
+            ValueError: There is no such member, or it cannot be read.
+        """
+        return self._read_member(ending, None)
+
+    def _read_member(self, ending: str, key: str | None) -> Any:
+        """Return the text of a member; with a key its value in the JSON; with None all of it."""
         member = self.parts.get(ending)
         if member is None:
             raise ValueError(
@@ -179,13 +191,15 @@ class SampleTexts:
             )
         content = self.data[member.offset : member.offset + member.size].tobytes()
         try:
+            if key is None:
+                return json.loads(content)
             return json.loads(content)[key] if key else content.decode().strip()
         except KeyError as e:
             raise ValueError(f"{member.name}: no '{key}' in it") from e
         except (ValueError, TypeError, IndexError, RecursionError) as e:
             raise ValueError(
                 f"{member.name}: cannot be read as "
-                f"{'JSON with keys' if key else 'UTF-8 text'}: {str(e)[:100]}"
+                f"{'UTF-8 text' if key == '' else 'JSON with keys'}: {str(e)[:100]}"
             ) from e
 
     def read_numbers(self, where: str) -> list[int | float]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset import labels
 from gpupipe.errors import DataError, shown
 from gpupipe.formats import DamagedError, manifest
+from gpupipe.formats.list_values import ListValues
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.runtime.progress import Progress
 from gpupipe.schema.field_types import expand_home
@@ -143,6 +144,7 @@ class ManifestFiles:
         classes: The names of the classes.
         values: Maps the name of each value to its numbers, (N,).
         where: Returns the FILE:LINE of a row, for messages.
+        lists: Maps the name of each list to the lists of the rows.
     """
 
     root: Path
@@ -151,6 +153,7 @@ class ManifestFiles:
     classes: list[str]
     values: dict[str, NDArray[Any]]
     where: Callable[[int], str]
+    lists: dict[str, ListValues]
 
 
 def read_files(
@@ -176,7 +179,7 @@ def read_files(
     roots = [str((root or file.parent).absolute()), str(top)]
     paths = {name: make_relative(rows.paths[name], roots, rows.where) for name in wanted.paths}
     numbers, classes = labels.number_classes(rows.labels or None, len(rows), rows.where)
-    return ManifestFiles(top, paths, numbers, classes, rows.values, rows.where)
+    return ManifestFiles(top, paths, numbers, classes, rows.values, rows.where, rows.lists)
 
 
 def make_relative(paths: list[str], roots: list[str], where: labels.Where) -> list[str]:

@@ -24,6 +24,7 @@ from gpupipe.dataset.paths import missing_file, name_file
 from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.spec import Spec, default_layout
 from gpupipe.errors import DataError, counted
+from gpupipe.formats.list_values import ListValues
 from gpupipe.schema.field_types import WHOLE, expand_home
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -84,6 +85,7 @@ class ShardFile:
         labels: The labels, as texts or numbers; None if there are none.
         values: Maps the name of each further value to its numbers, (N,) or (N, n).
         path: The file that holds the bytes; None if it is the shard itself.
+        lists: Maps the name of each field of annotations to its lists.
     """
 
     names: list[str]
@@ -91,6 +93,7 @@ class ShardFile:
     labels: list[str] | NDArray[np.int64] | None = None
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     path: Path | None = None
+    lists: dict[str, ListValues] = field(default_factory=dict)
 
 
 def join_shards(

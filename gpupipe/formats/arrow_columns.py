@@ -7,7 +7,7 @@ forks its workers.
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import did_you_mean
 from gpupipe.formats import DamagedError
+from gpupipe.formats.list_values import ListValues, find_top_column, join_lists, read_arrow_lists
 
 _FILE_MAGIC = b"ARROW1"
 _BYTES = "bytes"
@@ -270,21 +271,29 @@ class LabelsAndValues:
     Attributes:
         label: The name of the column of labels; None if there are no labels.
         values: Maps the name of each value to the name of its column.
+        lists: Maps the name of each list to the path of its column and the length of its items;
+            see `list_values.read_arrow_lists`.
         labels: The labels of each table so far, as `read_labels` returns them.
         numbers: Maps the name of each value to a list with its numbers in each table so far, int64
             or float64 (N,).
+        list_parts: Maps the name of each list to its values in each table so far.
     """
 
     label: str | None
     values: Mapping[str, str]
+    lists: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     labels: list[Any] = field(default_factory=list)
     numbers: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
+    list_parts: dict[str, list[ListValues]] = field(default_factory=lambda: defaultdict(list))
 
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns to read, without duplicates."""
+    def find_columns(self, names: Sequence[str]) -> list[str]:
+        """Return which of a table's columns to read, without duplicates.
+
+        Raises ValueError if the table lacks the column of a list.
+        """
         label = [] if self.label is None else [self.label]
-        return list(dict.fromkeys([*label, *self.values.values()]))
+        tops = [find_top_column(names, path) for path, _ in self.lists.values()]
+        return list(dict.fromkeys([*label, *self.values.values(), *tops]))
 
     def add(self, rows: Any) -> None:
         """Append the labels and values of a pyarrow table or record batch.
@@ -295,6 +304,20 @@ class LabelsAndValues:
             self.labels.append(read_labels(rows.column(self.label), self.label))
         for name, column in self.values.items():
             self.numbers[name].append(read_numbers(rows.column(column), column))
+        for name, (path, width) in self.lists.items():
+            self.list_parts[name].append(read_arrow_lists(rows, path, width))
+
+    def join_lists(self, others: "Iterable[LabelsAndValues]" = ()) -> dict[str, ListValues]:
+        """Return a dict from each list's name to its values: those here, then those of `others`.
+
+        At least one table must have been added to one of the objects. Raises ValueError if some
+        tables hold texts, and others numbers.
+        """
+        every = [self, *others]
+        return {
+            name: join_lists([part for one in every for part in one.list_parts[name]], path)
+            for name, (path, _) in self.lists.items()
+        }
 
     def join_values(self, others: "Iterable[LabelsAndValues]" = ()) -> dict[str, NDArray[Any]]:
         """Return a dict from each value's name to its numbers: those here, then those of `others`.

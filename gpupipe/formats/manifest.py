@@ -1,4 +1,4 @@
-"""Read lists of samples: manifests (.txt, .csv, .tsv, .parquet: a row per sample) and files of ids.
+"""Read lists of samples: manifests (.txt, .csv, .tsv, .jsonl, .parquet), and files of ids.
 
 A fault raises DataError with FILE:LINE. The sources of local files and the cache of a remote data
 set all read their manifests here.
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, counted, shown
+from gpupipe.formats.json_lines import read_json_lines
 from gpupipe.formats.manifest_rows import (
     ManifestColumns,
     ManifestRows,
@@ -25,7 +26,9 @@ from gpupipe.formats.manifest_rows import (
 from gpupipe.runtime.files import open_regular
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-SUFFIXES = (".txt", *DELIMITERS, ".parquet")
+WITH_LISTS = (".parquet", ".jsonl")
+"""The suffixes of manifests whose columns may hold lists."""
+SUFFIXES = (".txt", *DELIMITERS, *WITH_LISTS)
 
 
 def get_suffix(file: Path | str) -> str:
@@ -69,6 +72,8 @@ def read_stream(
     suffix = get_suffix(name)
     if suffix == ".parquet":
         return read_parquet(name, f, wanted)
+    if suffix == ".jsonl":
+        return read_json_lines(name, f, wanted, tick)
     newline = "" if suffix in DELIMITERS else "\n"
     with io.TextIOWrapper(f, "utf-8-sig", encoding_errors, newline) as text:
         if suffix in DELIMITERS:

@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, did_you_mean, shown
-from gpupipe.formats import arrow_columns
+from gpupipe.formats import arrow_columns, list_values
+from gpupipe.formats.list_values import ListValues
 from gpupipe.runtime.installation import install_command
 
 PATH, LABEL = "path", "label"
@@ -36,6 +37,8 @@ class ManifestColumns:
             of a single column is read without labels.
         values: Maps the name of each value to the column that holds its numbers.
         weight: The column of weights; None if there are none.
+        lists: Maps the name of each list to the path of its column and the length of its items; see
+            `list_values`. Only .parquet and .jsonl have lists.
         keeps_rest: Whether to read all other columns too, for `ManifestRows.rest`.
     """
 
@@ -44,6 +47,7 @@ class ManifestColumns:
     is_label_required: bool = True
     values: dict[str, str] = field(default_factory=dict)
     weight: str | None = None
+    lists: dict[str, tuple[str, int]] = field(default_factory=dict)
     keeps_rest: bool = False
 
     def list_rest(self, header: Sequence[str]) -> list[str]:
@@ -62,6 +66,7 @@ class ManifestRows:
         labels: The label of each row as text; empty if there are none.
         values: Maps the name of each value to its numbers, int64 or float64 (N,).
         weights: The weight of each row, int64 or float64 (N,); None if there are none.
+        lists: Maps the name of each list to the lists of the rows.
         rest: For each row, a dict from the names of all columns except paths, label and weight to
             the row's cells. Empty unless `ManifestColumns.keeps_rest`. Cells are texts; in
             .parquet, Python objects.
@@ -73,6 +78,7 @@ class ManifestRows:
     labels: list[str] = field(default_factory=list)
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     weights: NDArray[Any] | None = None
+    lists: dict[str, ListValues] = field(default_factory=dict)
     rest: list[dict[str, Any]] = field(default_factory=list)
     lines: array[int] = field(default_factory=lambda: array("q"))
 
@@ -163,6 +169,7 @@ def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> No
     rest = wanted.list_rest(header)
     needed = [*wanted.paths.values(), *wanted.values.values(), wanted.label, wanted.weight]
     needed = [column for column in needed if column is not None]
+    rest += [list_values.find_top_column(header, path) for path, _ in wanted.lists.values()]
     # pyarrow's threads would still exist when the DataLoader forks its workers.
     columns = table.read(columns=list(dict.fromkeys([*needed, *rest])), use_threads=False)
     for column in needed:
@@ -186,5 +193,9 @@ def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> No
     if wanted.weight is not None:
         weights = columns.column(wanted.weight)
         rows.weights = arrow_columns.read_numbers(weights, wanted.weight, "numbers")
+    rows.lists = {
+        name: list_values.read_arrow_lists(columns, path, width)
+        for name, (path, width) in wanted.lists.items()
+    }
     if wanted.keeps_rest:
         rows.rest = columns.select(rest).to_pylist() if rest else [{} for _ in range(len(rows))]

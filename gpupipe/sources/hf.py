@@ -15,8 +15,18 @@ from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.list_columns import (
+    LABELS,
+    BadBoxes,
+    Fields,
+    annotate_index,
+    find_label,
+    list_annotation_specs,
+    split_fields,
+)
 from gpupipe.dataset.shards import name_shard
 from gpupipe.dataset.source import FileSource, Progress, ignore_progress
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import arrow_columns
 from gpupipe.formats.arrow_columns import LabelsAndValues
@@ -60,10 +70,14 @@ class Hf(FileSource):
         root: The folder of the data set. ~ stands for the home directory.
         split: The split, such as "validation"; by default "train", or the only one.
         fields: The column with the image files of each field: {FIELD: COLUMN}, where FIELD is the
-            name in a batch. The first field is the one that steps work on.
+            name in a batch. The first field is the one that steps work on. A column of lists is
+            {column: objects.bbox, kind: boxes, format: xywh}, or goes with the boxes:
+            {column: objects.category, with: boxes}.
         label: The column of labels, whole numbers or names; null if there are none. A column of
             the type ClassLabel also names the classes.
         values: Columns of numbers: {VALUE: COLUMN}, where VALUE is the name in a batch.
+        bad_boxes: error: an image with a box that has no area, or with numbers out of range, is a
+            broken sample. drop: such boxes are left out.
         row_groups: How many row groups of Parquet files each process keeps in memory. Shuffling is
             not limited to these: shuffled samples come from all row groups of the split.
         unpack: Whether the first load writes the images of Parquet files to the cache folder, which
@@ -77,14 +91,18 @@ class Hf(FileSource):
 
     root: Annotated[Path, AfterValidator(expand_home)]
     split: str | None = None
-    fields: dict[str, str] = Field(default={"image": "image"}, min_length=1)
+    fields: Fields = Field(default={"image": "image"}, min_length=1)
     label: str | None = "label"
     values: dict[str, str] = Field(default={})
+    bad_boxes: BadBoxes = "error"
     row_groups: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 64
     unpack: Literal["auto", "always", "never"] = "auto"
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
-        return list(self.fields), list(self.values)
+        return list(split_fields(self.fields)[0]), list(self.values)
+
+    def annotation_specs(self) -> dict[str, Spec]:
+        return list_annotation_specs(self.fields)
 
     def list_files(self) -> list[Path]:
         require_extra("hf", ("pyarrow",), f"reading {self.root}", DataError)
@@ -113,7 +131,8 @@ class Hf(FileSource):
         paths = StringArray.from_strings(str(path.relative_to(root)) for path in files)
         file = np.repeat(np.arange(len(files), dtype=np.int32), counts)
         names = [f"row {n}" for count in counts for n in range(count)]
-        columns = {name: self._make_column(name, root, paths, file, every) for name in self.fields}
+        images, lists = split_fields(self.fields)
+        columns = {name: self._make_column(name, root, paths, file, every) for name in images}
 
         def where(i: int) -> str:
             return f"{files[file[i]]}:{names[i]}"
@@ -123,7 +142,18 @@ class Hf(FileSource):
         numbers, classes = labels.number_classes(texts, len(names), where)
         if isinstance(texts, np.ndarray) and len(every[0].class_names) >= len(classes):
             classes = every[0].class_names
-        return build(root, names, numbers, classes, columns=columns, values=values)
+        index = build(root, names, numbers, classes, columns=columns, values=values)
+        with name_shard(files[0]):
+            joined = every[0].others.join_lists(rows.others for rows in every[1:])
+        return annotate_index(
+            index,
+            lists,
+            joined,
+            where,
+            has_label=find_label(self) is not None,
+            drops_bad=self.bad_boxes == "drop",
+            class_names=every[0].class_names,
+        )
 
     def _unpack(self, index: Index, progress: Progress) -> Index:
         """Return the index with columns that are unpacked, where the option `unpack` asks for it.
@@ -146,14 +176,15 @@ class Hf(FileSource):
             group, row = np.concatenate([g for rows in every for g in rows.groups], axis=1)
             places = (Path(root) / paths[n] for n in range(len(paths)))
             sizes = np.array([path.stat().st_size for path in places], np.int64)
-            column = self.fields[name]
+            column = split_fields(self.fields)[0][name]
             return RowGroupColumn(root, paths, sizes, column, file, group, row, self.row_groups)
         parts = [part for rows in every for part in rows.spans[name]]
         offset, length = np.concatenate(parts, axis=1)
         return SpanColumn(root, paths, file, offset, length)
 
     def read(self, path: Path) -> _Rows:
-        rows = _Rows(LabelsAndValues(self.label, self.values))
+        lists = {name: column.place for name, column in split_fields(self.fields)[1].items()}
+        rows = _Rows(LabelsAndValues(find_label(self), self.values, lists))
         with name_shard(path):
             read = self._read_parquet if path.suffix == _PARQUET else self._read_arrow
             read(path, rows)
@@ -162,7 +193,7 @@ class Hf(FileSource):
     def _read_arrow(self, path: Path, rows: _Rows) -> None:
         for batch in arrow_columns.iter_batches(path):
             self._check_columns(batch.rows.schema, rows)
-            for name, column in self.fields.items():
+            for name, column in split_fields(self.fields)[0].items():
                 rows.spans[name].append(np.stack(arrow_columns.locate_images(batch, column)))
             rows.others.add(batch.rows)
             rows.count += batch.rows.num_rows
@@ -170,16 +201,19 @@ class Hf(FileSource):
     def _read_parquet(self, path: Path, rows: _Rows) -> None:
         with arrow_columns.open_parquet(path) as table:
             self._check_columns(table.schema_arrow, rows)
+            columns = rows.others.find_columns(table.schema_arrow.names)
             for number in range(table.num_row_groups):
-                rows.others.add(
-                    table.read_row_group(number, rows.others.columns, use_threads=False)
-                )
+                rows.others.add(table.read_row_group(number, columns, use_threads=False))
                 count = table.metadata.row_group(number).num_rows
                 locations = np.stack([np.full(count, number), np.arange(count)])
                 rows.groups.append(locations.astype(np.int32))
                 rows.count += count
 
     def _check_columns(self, schema: Any, rows: _Rows) -> None:
-        arrow_columns.check_columns(schema, [*self.fields.values(), *rows.others.columns])
-        if self.label is not None:
-            rows.class_names = read_class_names(schema, self.label)
+        images, lists = split_fields(self.fields)
+        others = rows.others.find_columns(schema.names)
+        arrow_columns.check_columns(schema, [*images.values(), *others])
+        if rows.others.label is not None:
+            rows.class_names = read_class_names(schema, rows.others.label)
+        elif LABELS in lists:
+            rows.class_names = read_class_names(schema, lists[LABELS].column)

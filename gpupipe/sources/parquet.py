@@ -7,9 +7,19 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from gpupipe.dataset.index import Index
 from gpupipe.dataset.index_cache import write_parts
 from gpupipe.dataset.labels import join_labels
+from gpupipe.dataset.list_columns import (
+    BadBoxes,
+    Fields,
+    annotate_shards,
+    find_label,
+    list_annotation_specs,
+    split_fields,
+)
 from gpupipe.dataset.shards import ByteRanges, ShardedSource, ShardFile, name_shard
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
 from gpupipe.formats import arrow_columns
 from gpupipe.runtime.installation import require_extra
@@ -28,20 +38,28 @@ class Parquet(ShardedSource):
         shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
             for the home directory.
         fields: The column with the image files of each field: {FIELD: COLUMN}, where FIELD is the
-            name in a batch. The first field is the one that steps work on.
+            name in a batch. The first field is the one that steps work on. A column of lists is
+            {column: objects.bbox, kind: boxes, format: xywh}, or goes with the boxes:
+            {column: objects.category, with: boxes}.
         label: The column of labels, whole numbers or names; null if there are none.
         values: Columns of numbers: {VALUE: COLUMN}, where VALUE is the name in a batch. A value is
             int64 if all of its numbers are whole, else float64.
+        bad_boxes: error: an image with a box that has no area, or with numbers out of range, is a
+            broken sample. drop: such boxes are left out.
     """
 
     name: ClassVar[str] = "parquet"
 
-    fields: dict[str, str] = Field(default={"image": "image"}, min_length=1)
+    fields: Fields = Field(default={"image": "image"}, min_length=1)
     label: str | None = "label"
     values: dict[str, str] = Field(default={})
+    bad_boxes: BadBoxes = "error"
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
-        return list(self.fields), list(self.values)
+        return list(split_fields(self.fields)[0]), list(self.values)
+
+    def annotation_specs(self) -> dict[str, Spec]:
+        return list_annotation_specs(self.fields)
 
     def read(self, path: Path) -> list[ShardFile]:
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
@@ -59,16 +77,20 @@ class Parquet(ShardedSource):
             The samples of the shard: their names, labels and values, and where the new file has
             their images.
         """
-        others = arrow_columns.LabelsAndValues(self.label, self.values)
-        columns = list(dict.fromkeys([*self.fields.values(), *others.columns]))
+        images, lists = split_fields(self.fields)
+        others = arrow_columns.LabelsAndValues(
+            find_label(self), self.values, {name: c.place for name, c in lists.items()}
+        )
+        others_columns = others.find_columns(table.schema_arrow.names)
+        columns = list(dict.fromkeys([*images.values(), *others_columns]))
         arrow_columns.check_columns(table.schema_arrow, columns)
-        spans: dict[str, list[tuple[int, int]]] = {name: [] for name in self.fields}
-        key = ("parquet", list(self.fields.values()))
+        spans: dict[str, list[tuple[int, int]]] = {name: [] for name in images}
+        key = ("parquet", list(images.values()))
         reason = f"the images of {path} are unpacked there"
         with write_parts(path, key, reason) as (unpacked, file):
             for rows in arrow_columns.iter_rows(table, columns, _ROWS_AT_ONCE):
                 others.add(rows)
-                for name, column in self.fields.items():
+                for name, column in images.items():
                     for image in arrow_columns.find_bytes(rows.column(column), column):
                         spans[name].append((file.tell(), file.write(image.as_buffer())))
         fields = {
@@ -78,4 +100,9 @@ class Parquet(ShardedSource):
         names = [f"{path}:row {n}" for n in range(len(next(iter(spans.values()))))]
         if not names:
             return ShardFile(names, fields)
-        return ShardFile(names, fields, join_labels(others.labels), others.join_values(), unpacked)
+        found = join_labels(others.labels), others.join_values()
+        return ShardFile(names, fields, *found, unpacked, others.join_lists())
+
+    def join(self, files: list[Path], parts: list[list[ShardFile]]) -> Index:
+        index = super().join(files, parts)
+        return annotate_shards(index, self, [shard for shards in parts for shard in shards])

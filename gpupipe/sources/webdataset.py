@@ -12,7 +12,17 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
+from gpupipe.dataset.index import Index
 from gpupipe.dataset.labels import SampleTexts, read_label, stack_values
+from gpupipe.dataset.list_columns import (
+    BadBoxes,
+    ListColumn,
+    annotate_shards,
+    check_fields,
+    find_label,
+    list_annotation_specs,
+    split_fields,
+)
 from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import (
     ByteRanges,
@@ -26,10 +36,12 @@ from gpupipe.dataset.shards import (
 )
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import npy, tar
+from gpupipe.formats.list_values import read_json_lists
 from gpupipe.formats.tar import Member
 from gpupipe.pipeline.step import Spec
 
 _NPY = "npy"
+_JSON = "json:"
 
 
 class ArrayMember(pydantic.BaseModel):
@@ -62,30 +74,39 @@ class Webdataset(ShardedSource):
             batch. ENDING is the ending of the member's name, such as jpg, or a list of endings. Of
             a list, each sample uses the first ending that it has. Members that end in npy are
             arrays. To fix their dtype and shape, write as ENDING
-            {member: npy, dtype: float32, shape: [3, 480, 640]}.
+            {member: npy, dtype: float32, shape: [3, 480, 640]}. Lists of the member that ends in
+            json are boxes, {column: "json:objects.bbox", kind: boxes, format: xywh}, or go with
+            boxes, {column: "json:objects.category", with: boxes}.
         label: The ending of the member that holds the label, a number or a name as text. "json:KEY"
             takes the label from KEY in the member that ends in json. null means that no member
             holds a label; then all labels are 0.
         values: Further numbers: {VALUE: PLACE}, where VALUE is the name in a batch, such as
             {weight: "json:weight"}. PLACE is written as in `label`. KEY may hold one number or a
             list of numbers.
+        bad_boxes: error: an image with a box that has no area, or with numbers out of range, is a
+            broken sample. drop: such boxes are left out.
     """
 
     name: ClassVar[str] = "webdataset"
     format: ClassVar[int] = 2
 
-    fields: dict[str, Endings | ArrayMember] = Field(
+    fields: dict[str, Endings | ArrayMember | ListColumn] = Field(
         default={"image": ("jpg", "jpeg", "png", "webp")}, min_length=1
     )
     label: str | None = "cls"
     values: dict[str, str] = Field(default={})
+    bad_boxes: BadBoxes = "error"
 
     @pydantic.field_validator("fields")
     @classmethod
     def _endings_are_of_one_kind(
-        cls, fields: dict[str, Endings | ArrayMember]
-    ) -> dict[str, Endings | ArrayMember]:
-        for name, field in fields.items():
+        cls, fields: dict[str, Endings | ArrayMember | ListColumn]
+    ) -> dict[str, Endings | ArrayMember | ListColumn]:
+        others, lists = split_fields(check_fields(fields))
+        for name, column in lists.items():
+            if not column.column.startswith(_JSON):
+                raise ValueError(f"{name}: {column.column} should be json: and the path of a list")
+        for name, field in others.items():
             endings = _list_endings(field)
             if not endings or len({_is_array(e) for e in endings}) > 1:
                 raise ValueError(
@@ -99,10 +120,24 @@ class Webdataset(ShardedSource):
         return fields
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
-        return list(self.fields), list(self.values)
+        return list(self._members), list(self.values)
+
+    @property
+    def _members(self) -> dict[str, Endings | ArrayMember]:
+        """The fields that are members."""
+        return {
+            name: field for name, field in self.fields.items() if not isinstance(field, ListColumn)
+        }
 
     def specs(self) -> dict[str, Spec]:
-        return {name: self._make_spec(field) for name, field in self.fields.items()}
+        return {name: self._make_spec(field) for name, field in self._members.items()}
+
+    def annotation_specs(self) -> dict[str, Spec]:
+        return list_annotation_specs(self.fields)
+
+    def join(self, files: list[Path], parts: list[list[ShardFile]]) -> Index:
+        index = super().join(files, parts)
+        return annotate_shards(index, self, [shard for shards in parts for shard in shards])
 
     def _make_spec(self, field: Endings | ArrayMember) -> Spec:
         if isinstance(field, ArrayMember):
@@ -147,18 +182,26 @@ class Webdataset(ShardedSource):
                 if (members := self._choose_members(stem, parts))
             }
             texts = {stem: SampleTexts(data, stem, samples[stem]) for stem in chosen}
-            labels = (
-                None if self.label is None else [read_label(t, self.label) for t in texts.values()]
-            )
+            label = find_label(self)
+            labels = None if label is None else [read_label(t, label) for t in texts.values()]
+            objects = [t.read_object("json") for t in texts.values()] if self._lists else []
+            lists = {
+                name: read_json_lists(objects, column.removeprefix(_JSON), width)
+                for name, (column, width) in self._lists.items()
+            }
             values = {
                 name: stack_values(name, [t.read_numbers(where) for t in texts.values()])
                 for name, where in self.values.items()
             }
             fields = {
                 name: self._locate(data, name, [members[name] for members in chosen.values()])
-                for name in self.fields
+                for name in self._members
             }
-            return [ShardFile(list(chosen), fields, labels, values)]
+            return [ShardFile(list(chosen), fields, labels, values, lists=lists)]
+
+    @property
+    def _lists(self) -> dict[str, tuple[str, int]]:
+        return {name: column.place for name, column in split_fields(self.fields)[1].items()}
 
     def _choose_members(self, stem: str, parts: _Parts) -> _Parts:
         """Return a dict from the name of each field to the member that holds it in one sample.
@@ -172,11 +215,11 @@ class Webdataset(ShardedSource):
         """
         members = {
             name: next((parts[e] for e in _list_endings(field) if e in parts), None)
-            for name, field in self.fields.items()
+            for name, field in self._members.items()
         }
         missing = [name for name, member in members.items() if member is None]
         if missing and len(missing) < len(members):
-            wanted = ", ".join(_list_endings(self.fields[missing[0]]))
+            wanted = ", ".join(_list_endings(self._members[missing[0]]))
             raise ValueError(
                 f"{stem}: no member for the field '{missing[0]}' ({wanted}; it has "
                 f"{', '.join(sorted(parts))}): set data.fields"
@@ -188,7 +231,7 @@ class Webdataset(ShardedSource):
 
         Raises ValueError if they are arrays that differ in dtype or number of axes.
         """
-        field = self.fields[name]
+        field = self._members[name]
         offset, length = (
             np.array([getattr(m, part) for m in members], np.int64) for part in ("offset", "size")
         )
@@ -206,8 +249,8 @@ class Webdataset(ShardedSource):
     def explain_empty(self) -> str:
         return (
             "none has a member that ends in "
-            f"{', '.join(e for field in self.fields.values() for e in _list_endings(field))}: set "
-            "data.fields"
+            f"{', '.join(e for field in self._members.values() for e in _list_endings(field))}: "
+            "set data.fields"
         )
 
 

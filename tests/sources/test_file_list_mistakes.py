@@ -220,8 +220,8 @@ def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path) -> Non
         ("root: /x", "1:1: data.file: missing; write 'file: ...'"),
         (
             "file: l.lst",
-            "1:33: data.file: l.lst should end in .txt, .csv, .tsv or .parquet: the ending says "
-            "what the file's format is",
+            "1:33: data.file: l.lst should end in .txt, .csv, .tsv, .parquet or .jsonl: the ending "
+            "says what the file's format is",
         ),
         (
             "file: ~nobody-of-this-name/l.txt",

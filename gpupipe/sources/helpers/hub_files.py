@@ -135,8 +135,26 @@ def read_features(schema: Any) -> dict[str, Any]:
 
 
 def read_class_names(schema: Any, column: str) -> list[str]:
-    """Return the class names of a ClassLabel column; [] for any other column."""
-    feature = read_features(schema).get(column)
+    """Return the class names of a ClassLabel column; [] for any other column.
+
+    "objects.category" is a column of lists of class labels in the column `objects`.
+    """
+    feature: Any = read_features(schema)
+    for name in [column] if column in feature else column.split("."):
+        feature = _skip_lists(feature)
+        feature = feature.get(name) if isinstance(feature, dict) else None
+    feature = _skip_lists(feature)
     names = feature.get("names") if isinstance(feature, dict) else None
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return names if is_list and names else []
+
+
+def _skip_lists(feature: Any) -> Any:
+    """Return the feature of a list's items: of [ITEM], or of {feature: ITEM, _type: Sequence}."""
+    while True:
+        if isinstance(feature, list) and feature:
+            feature = feature[0]
+        elif isinstance(feature, dict) and "feature" in feature and "_type" in feature:
+            feature = feature["feature"]
+        else:
+            return feature
