@@ -9,7 +9,6 @@ import numpy as np
 from gpupipe.errors import DataError, did_you_mean, shown
 from gpupipe.formats.list_values import read_json_lists
 from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows, Tick, count_row
-from gpupipe.schema.field_types import is_number, is_whole
 
 _MAX_LINE = 1 << 26
 _BOM = b"\xef\xbb\xbf"
@@ -78,7 +77,7 @@ def _add_texts(
         rows.paths[field].append(path)
     if wanted.label is not None:
         label = _get(rows, row, value, wanted.label, "label")
-        if not (isinstance(label, str) or is_whole(label)):
+        if type(label) not in (str, int):
             raise DataError(
                 f"{rows.where(row)}: the label {shown(label)} is neither a name nor a whole number"
             )
@@ -100,10 +99,12 @@ def _read_numbers(
     numbers = []
     for row, value in enumerate(objects):
         number = _get(rows, row, value, column, option)
-        if not is_number(number) or not -(2**63) <= number < 2**63:
+        if type(number) not in (int, float) or not -(2**63) <= number < 2**63:
             raise DataError(
                 f"{rows.where(row)}: {shown(number)} in the column '{column}' is no number: write "
                 f"one, or leave the column out of data.{option}"
             )
         numbers.append(number)
-    return np.array(numbers, np.int64 if all(map(is_whole, numbers)) else np.float64)
+    return np.array(
+        numbers, np.int64 if all(type(number) is int for number in numbers) else np.float64
+    )
