@@ -10,6 +10,7 @@ import pydantic
 import yaml
 
 from gpupipe.config import to_plain_types
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.step_registry import STEPS, advise_on_torchvision, to_snake_case
@@ -20,6 +21,7 @@ from gpupipe.torchvision_adapter.parameters import NoCounterpartError, read_dtyp
 _OWN_STEP = "write a step of your own (CONTRIBUTING.md, 'Add a step')"
 _NOTHING_TO_DO = ("ToImage", "PILToTensor", "ToPureTensor")
 """Classes that only convert the image to a tensor, which `decode` does already."""
+_ANNOTATIONS = {"boxes": Spec.of_boxes(), "points": Spec.of_points()}
 _BATCH_STEPS = {"CutMix": "cutmix", "MixUp": "mixup"}
 
 
@@ -54,8 +56,10 @@ def from_torchvision(
     It reads transforms of torchvision.transforms.v2, those of torchvision.transforms, and
     `weights.transforms()` of classification models. The parameters are the attributes of the
     objects; those that have their defaults are left out. ToImage, PILToTensor and ToPureTensor need
-    no step. torchvision moves masks together with the image. Here a step works on the image alone,
-    unless it has `on: [image, mask]` (docs/configuration.md).
+    no step. Boxes and points move with their image, as there, and all fields that go with the boxes
+    lose the rows that SanitizeBoundingBoxes drops, whatever its labels_getter is. torchvision also
+    moves masks. Here a step works on the image alone, unless it has `on: [image, mask]`
+    (docs/configuration.md).
 
     Args:
         transform: A Compose, another container, or a single transform.
@@ -86,7 +90,8 @@ def from_torchvision(
     for number, part in enumerate(adapted):
         places.update(part.list_places((number,)))
     try:
-        build_pipeline("from_torchvision", Document("from_torchvision", steps, values=places))
+        document = Document("from_torchvision", steps, values=places)
+        build_pipeline("from_torchvision", document, annotations=_list_annotations(adapted))
     except ConfigError as e:
         problems += e.problems
     if problems:
@@ -119,6 +124,18 @@ class _Adapted:
             inner = (*loc, next(iter(self.item)), "transforms", number)
             places |= part.list_places(inner)
         return places
+
+
+def _list_annotations(adapted: Iterable[_Adapted]) -> dict[str, Spec]:
+    """Return specs of the annotations without which one of the steps makes no sense."""
+    annotations: dict[str, Spec] = {}
+    for part in adapted:
+        if part.nested:
+            annotations |= _list_annotations(part.nested)
+        elif part.item is not UNRESOLVED:
+            name = part.item if isinstance(part.item, str) else next(iter(part.item))
+            annotations |= {kind: _ANNOTATIONS[kind] for kind in STEPS.find(name).needs}
+    return annotations
 
 
 def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]:

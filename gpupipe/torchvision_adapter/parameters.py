@@ -1,5 +1,6 @@
 """Reads the parameters of a step from the attributes of a torchvision object."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
@@ -45,6 +46,8 @@ def _split_kinds(by_type: dict[Any, Any]) -> dict[str, Any]:
     from torchvision import tv_tensors
 
     image = (tv_tensors.Image, Image.Image, torch.Tensor, "others")
+    if isinstance(by_type, defaultdict) and by_type.default_factory and not by_type.keys() & image:
+        by_type = {"others": by_type.default_factory(), **by_type}
     kinds = {"image": image, "mask": (tv_tensors.Mask,)}
     return {
         kind: next(by_type[key] for key in keys if key in by_type)
@@ -53,12 +56,18 @@ def _split_kinds(by_type: dict[Any, Any]) -> dict[str, Any]:
     }
 
 
+_ATTRIBUTES = {"sampler_options": "options"}
+"""Attributes whose names are not those of the parameters."""
+_IOU_OPTIONS = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
+"""What v2.RandomIoUCrop stores for sampler_options=None."""
+
+
 def read_parameters(step: str, transform: Any) -> dict[str, Any]:
     """Return the parameters of `step` from the attributes with the same names."""
     return {
-        name: _CONVERSIONS.get(name, to_plain_types)(_plain(_get(transform, name)))
+        name: _CONVERSIONS.get(name, to_plain_types)(_plain(_get(transform, attribute)))
         for name in own_fields_first(STEPS.find(step))
-        if hasattr(transform, name)
+        if hasattr(transform, attribute := _ATTRIBUTES.get(name, name))
     }
 
 
@@ -108,6 +117,7 @@ def _read_fill(value: Any) -> Any:
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "fill": _read_fill,
     "interpolation": _read_interpolation,
+    "sampler_options": lambda v: None if v == _IOU_OPTIONS else to_plain_types(v),
     # v2.Resize(224) stores [224]; the step takes 224.
     "size": lambda v: to_plain_types(v[0] if isinstance(v, Sequence) and len(v) == 1 else v),
     # v2.RandomErasing has None for "random".

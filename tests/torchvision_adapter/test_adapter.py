@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from torchvision.models import ResNet50_Weights
 from torchvision.transforms import v2
 
 import gpupipe
+from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import yaml_files
+from gpupipe.schema.document import Document
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLIP = v2.RandomHorizontalFlip()
@@ -234,7 +237,7 @@ def test_all_that_has_no_counterpart_is_named_with_what_to_write() -> None:
             v2.Lambda(lambda image: image),
             lambda image: image,
             v2.Compose([MyCrop(3), Mine()]),
-            v2.RandomChoice([v2.RandomApply([v2.RandomIoUCrop()]), v2.Resize(3, 1)]),
+            v2.RandomChoice([v2.RandomApply([v2.ToPILImage()]), v2.Resize(3, 1)]),
             v2.ToPILImage(),
             v2.Pad(1, fill={tv_tensors.Mask: 255}),
             v2.ToDtype({tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64}),
@@ -251,7 +254,7 @@ def test_all_that_has_no_counterpart_is_named_with_what_to_write() -> None:
         "transforms[2] (<lambda>)": "a step of your own",
         "transforms[3].transforms[0] (MyCrop)": "take RandomCrop",
         "transforms[3].transforms[1] (Mine)": "a step of your own",
-        "transforms[4].transforms[0].transforms[0] (RandomIoUCrop)": "leave it out",
+        "transforms[4].transforms[0].transforms[0] (ToPILImage)": "leave it out",
         "transforms[4].transforms[1] (Resize)": "'lanczos', but should be 'nearest', 'bilinear'",
         "transforms[5] (ToPILImage)": "leave it out",
         "transforms[6] (Pad)": "pad.fill is {image: empty, mask: 255}, but should be one number",
@@ -274,3 +277,48 @@ def test_an_order_that_is_refused_is_blamed_on_the_transform() -> None:
     assert "write 'to_dtype: {dtype: float32, scale: true}' before it" in problem.what
     with pytest.raises(gpupipe.ConfigError, match=r"^Normalize: normalize cannot"):
         gpupipe.from_torchvision(normalize)
+
+
+def make_detection_preset(augmentation: str) -> Any:
+    """torchvision's DetectionPresetTrain of v2 (references/detection/presets.py)."""
+    mean = (123.0, 117.0, 104.0)
+    flip = v2.RandomHorizontalFlip(p=0.5)
+    sizes = (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)
+    zoom = v2.RandomZoomOut(fill=defaultdict(lambda: mean, {tv_tensors.Mask: 0}))
+    steps = {
+        "hflip": [flip],
+        "multiscale": [v2.RandomShortestSize(min_size=sizes, max_size=1333), flip],
+        "ssd": [v2.RandomPhotometricDistort(), zoom, v2.RandomIoUCrop(), flip],
+        "ssdlite": [v2.RandomIoUCrop(), flip],
+    }
+    return v2.Compose(
+        [
+            *steps[augmentation],
+            v2.ToImage(),
+            v2.ToDtype(torch.float, scale=True),
+            v2.ConvertBoundingBoxFormat(tv_tensors.BoundingBoxFormat.XYXY),
+            v2.SanitizeBoundingBoxes(),
+            v2.ToPureTensor(),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "name"),
+    [
+        ("hflip", "keypoint_rcnn"),
+        ("multiscale", "multiscale"),
+        ("ssd", "ssd"),
+        ("ssdlite", "ssdlite"),
+    ],
+)
+def test_presets_of_detection_are_the_shipped_recipes(augmentation: str, name: str) -> None:
+    """But for the resize that ssd and ssdlite have at their end, and the format that boxes have."""
+    steps = gpupipe.from_torchvision(make_detection_preset(augmentation))
+    assert {"convert_bounding_box_format": {"format": "XYXY"}} in steps
+    document = Document("p", [s for s in steps if "convert_bounding_box_format" not in s])
+    specs = {"boxes": Spec.of_boxes()}
+    found = build_pipeline("p", document, annotations=specs)
+    shipped = build_pipeline(name, find_pipeline(name, None), annotations=specs)
+    expected = [e for e in shipped.entries if not e.name.startswith("resize")]
+    assert [(e.key, e.dump()) for e in found.entries] == [(e.key, e.dump()) for e in expected]

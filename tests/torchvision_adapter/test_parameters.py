@@ -13,11 +13,12 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import InterpolationMode
 
 import gpupipe
+from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import yaml_files
-from helpers.every_step import FEW_PIXELS
+from helpers.every_step import FEW_PIXELS, NEED_ANNOTATIONS
 from helpers.every_step import STEPS as STEPS_ON_TENSORS
 
 CLASSES = {
@@ -38,6 +39,14 @@ FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "aug_mix": [{}, {"severity": 5, "mixture_width": 2, "chain_depth": 3, "alpha": 0.5}],
     "auto_augment": [{}, {"interpolation": "bilinear", "fill": [1, 2, 3]}],
+    "clamp_bounding_boxes": [{}, {"clamping_mode": "hard"}, {"clamping_mode": None}],
+    "convert_bounding_box_format": [{"format": "CXCYWH"}, {"format": "xyxy"}],
+    "random_iou_crop": [
+        {},
+        {"min_scale": 0.5, "max_aspect_ratio": 1.5, "sampler_options": [0.2, 1.0], "trials": 9},
+    ],
+    "sanitize_bounding_boxes": [{}, {"min_size": 2.0, "min_area": 9.0}],
+    "set_clamping_mode": [{"clamping_mode": None}, {"clamping_mode": "soft"}],
     "center_crop": [{"size": 20}, {"size": [20, 30]}],
     "color_jitter": [
         {},
@@ -110,7 +119,10 @@ CASES = {
 
 
 def build(text: str) -> Pipeline:
-    return build_pipeline("p", yaml_files.parse(text, "p.yaml"))
+    """Build a pipeline; of images with boxes and points if a step needs them."""
+    needed = any(f"{name}:" in text or f"- {name}\n" in text for name in NEED_ANNOTATIONS)
+    specs = {"boxes": Spec.of_boxes(), "points": Spec.of_points()} if needed else {}
+    return build_pipeline("p", yaml_files.parse(text, "p.yaml"), annotations=specs)
 
 
 def write(*steps: Any) -> str:
@@ -159,7 +171,8 @@ def test_a_step_has_the_parameters_that_a_user_would_write(step: str) -> None:
 
 
 def test_no_parameter_of_torchvision_is_passed_over() -> None:
-    without_meaning = {"training", "inplace"}
+    without_meaning = {"training", "inplace", "labels_getter"}
+    without_meaning |= {"options"}  # of RandomIoUCrop: what it makes of sampler_options
     passed_over = {
         f"{step}.{name}"
         for step, cases in CASES.items()
