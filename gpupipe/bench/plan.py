@@ -171,7 +171,12 @@ def _batch(config: Config) -> str:
     pipeline = config.pipeline
     unequal = [name for name in pipeline.outputs if None in pipeline.output_spec_of(name).shape]
     of = "" if unequal == list(pipeline.main_outputs) else f" of {' and '.join(unequal)}"
-    equal = f"; no step fixes the size{of}, so all images must have the same" if unequal else ""
+    rule = {
+        "equal": "so all images must have the same",
+        "list": "so images are delivered as a list",
+        "padded": "so images are padded, with a mask and their sizes",
+    }[config.loader.shapes]
+    equal = f"; no step fixes the size{of}, {rule}" if unequal else ""
     fields = [_field(config, name) for name in pipeline.outputs]
     if not pipeline.annotations:
         fields += [f"label {'float32 (B, classes)' if config.batch.entries else 'int64 (B,)'}"]

@@ -9,6 +9,8 @@ _DETECTION = ("torchvision", "detr")
 
 def explain_wrong_format(pipeline: Pipeline, loader: LoaderConfig) -> str:
     """Return why a pipeline cannot be delivered in `loader.format`; "" if it can."""
+    if loader.shapes != "equal" and loader.memory_format == "channels_last":
+        return f"shapes {loader.shapes} needs memory_format: contiguous"
     if loader.format not in _DETECTION:
         return ""
     if pipeline.views:

@@ -196,6 +196,12 @@ class LoaderConfig(_Frozen):
             `packed` is a gpupipe.Ragged. `padded` is one tensor (B, N, ...), with 0 after a
             sample's rows, or -1 for labels, and the number of rows, such as "num_boxes" (B,).
             `list` is a list of B tensors. The formats torchvision and detr always have lists.
+        shapes: What images of unequal size become: `equal`, `list` or `padded`. `equal` refuses
+            them. `list` delivers a list of B tensors (C, H, W). `padded` delivers one tensor, with
+            0 below and to the right of smaller images, and beside it "image_mask", bool (B, H, W),
+            true on the image's own pixels, and "image_sizes", int64 (B, 2), [height, width]. The
+            format torchvision always has lists of images, and detr always padded ones.
+        pad_to: With `padded`, the sides of the tensor are multiples of this number, 1 to 1024.
         ids: If true, batches also have "id", int64 (B,): the rows of the samples in the index.
             It has no effect if `format` is `tuple`.
         hw_decoder_load: Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1. Its
@@ -243,6 +249,8 @@ class LoaderConfig(_Frozen):
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     format: Literal["dict", "tuple", "torchvision", "detr"] = "dict"
     targets: Literal["packed", "padded", "list"] = "packed"
+    shapes: Literal["equal", "list", "padded"] = "equal"
+    pad_to: Annotated[int, Field(ge=1, le=1024), WHOLE] = 1
     ids: bool = False
     hw_decoder_load: Probability = 0.9
     gpu_memory: Bytes | None = None

@@ -135,6 +135,12 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         if wrong := explain_wrong_format(pipeline, shape.loader):
             root.inside("loader", "format").report(f"loader.format: {wrong}", of_key=True)
     batch = _build_batch_stage(root, fields, pipeline.main_outputs if pipeline else ())
+    if shape and batch.entries and shape.loader.shapes != "equal":
+        root.inside("loader", "shapes").report(
+            f"loader.shapes is {shape.loader.shapes}, and {batch.entries[0].name} takes images of "
+            "one size: leave loader.shapes or batch out",
+            of_key=True,
+        )
     for phase in pipeline.phases if pipeline else ():
         if (problem := find_immovable(phase)) and problem not in problems:
             problems.append(problem)

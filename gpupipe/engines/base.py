@@ -209,8 +209,10 @@ class BatchStream(ABC):
         A batch of B samples holds the fields, such as "image" (B, C, H, W), the index's values
         (B, ...), "label" int64 (B,) if samples have classes, and "id" int64 (B,). A field of
         annotations such as "boxes" is two tensors, "boxes.values" and "boxes.offsets", of which the
-        loader makes a Ragged. All tensors are on the engine's device, except "id" and the offsets:
-        these stay on the CPU, because most users do not ask for ids, and rows are split there.
+        loader makes a Ragged. Unless `loader.shapes` is "equal", a field of images is two tensors
+        too: the elements of all images, such as "image.values" (elements,), and "image.shapes",
+        int64 (B, 3). All tensors are on the engine's device, except "id", offsets and shapes: they
+        stay on the CPU, because most users do not ask for ids, and rows are split there.
 
         The engine takes up to `loader.prefetch` plans ahead of the delivered batch. An engine that
         reads files ahead of its steps takes up to twice as many.

@@ -16,7 +16,7 @@ drops the one that has been unused longest.
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -34,6 +34,8 @@ from gpupipe.sampling.sampler import Plan
 Shapes = dict[str, tuple[int, ...]]
 """The shape of each field of one delivered sample, by field name."""
 Block = NDArray[np.uint8]
+SHAPES = ".shapes"
+"""The suffix of the shapes of samples that differ in size; their elements have VALUES."""
 _PART_BYTES = 1 << 20
 """About how many bytes of results `convert_in_parts` computes at a time, to stay in the cache."""
 _MAX_WASTE = 2
@@ -186,8 +188,33 @@ def labels_and_values(index: Index, plan: Plan, where: torch.device) -> Batch:
 
 
 def stays_on_cpu(name: str) -> bool:
-    """Return whether a tensor of a batch stays on the CPU: ids and offsets do."""
-    return name == "id" or name.endswith(OFFSETS)
+    """Return whether a tensor of a batch stays on the CPU: ids, offsets and shapes do."""
+    return name == "id" or name.endswith((OFFSETS, SHAPES))
+
+
+def flatten(samples: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the elements of all samples, one sample after the other, (elements,)."""
+    return torch.cat([sample.reshape(-1) for sample in samples])
+
+
+def unflatten(values: torch.Tensor, shapes: torch.Tensor) -> list[torch.Tensor]:
+    """Return the samples of which `flatten` made `values`, as views.
+
+    Args:
+        values: The elements of all samples, (elements,).
+        shapes: The shape of each sample, int64 (B, axes), on the CPU.
+    """
+    counts = shapes.prod(1).tolist()
+    parts = torch.split(values, counts) if counts else ()
+    return [part.view(shape) for part, shape in zip(parts, shapes.tolist(), strict=True)]
+
+
+def shapes_as_tensors(shapes: Sequence[Shapes]) -> Batch:
+    """Return the shapes of all samples, int64 (B, axes), by their name in a batch."""
+    names = shapes[0] if shapes else ()
+    return {
+        name + SHAPES: torch.tensor([of_sample[name] for of_sample in shapes]) for name in names
+    }
 
 
 def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:

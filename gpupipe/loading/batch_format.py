@@ -50,17 +50,51 @@ class BatchFormat:
         Args:
             batch: Dense tensors by name. The dict is changed.
         """
+        if self._loader.shapes != "equal":
+            images = batch[self._main + VALUES]
+            for name in self._pipeline.outputs:
+                self._split(name, batch)
+        else:
+            images = batch[self._main]
         if self._loader.format == "tuple":
-            images = tuple(batch[name] for name in self._pipeline.main_outputs)
-            return images if self._pipeline.views else images[0], batch["label"]
+            every = tuple(batch[name] for name in self._pipeline.main_outputs)
+            return every if self._pipeline.views else every[0], batch["label"]
         ids = batch.pop("id")
         if self._loader.ids:
-            batch["id"] = to_device(ids, batch[self._main].device)
+            batch["id"] = to_device(ids, images.device)
         if self._ragged:
             self._join(batch)
         if self._loader.format == "torchvision":
             return self._to_torchvision(batch)
         return self._to_detr(batch) if self._loader.format == "detr" else batch
+
+    def _split(self, name: str, batch: Batch) -> None:
+        """Replace the elements of images that differ in size by a list, or by a padded tensor."""
+        import torch
+
+        from gpupipe.engines.batch import SHAPES, unflatten
+
+        shapes = batch.pop(name + SHAPES)
+        images = unflatten(batch.pop(name + VALUES), shapes)
+        format = self._loader.format
+        if format == "torchvision" or (format != "detr" and self._loader.shapes == "list"):
+            batch[name] = images
+            return
+        # An image has the axes (C, H, W); any other array is padded along all of its axes.
+        is_image = shapes.shape[1] == 3 and self._pipeline.is_image_file(name)
+        multiple = self._loader.pad_to if is_image else 1
+        largest = shapes.max(0).values
+        sides = -(-largest[1:] // multiple) * multiple if is_image else largest[1:]
+        padded = images[0].new_zeros(len(images), int(largest[0]), *sides.tolist())
+        for image, slot in zip(images, padded, strict=True):
+            slot[tuple(slice(side) for side in image.shape)] = image
+        batch[name] = padded
+        if is_image:
+            sizes, (high, wide) = shapes[:, 1:], padded.shape[-2:]
+            rows = torch.arange(high)[:, None] < sizes[:, :1, None]
+            mask = rows & (torch.arange(wide) < sizes[:, 1:, None])
+            batch[f"{name}_mask"] = to_device(mask, padded.device)
+            batch[f"{name}_sizes"] = to_device(sizes.contiguous(), padded.device)
 
     def _join(self, batch: Batch) -> None:
         """Replace the two tensors of each field of annotations by its rows."""
@@ -113,10 +147,13 @@ class BatchFormat:
         """Return a batch for DETR, whose boxes are [centre x, centre y, width, height], 0 to 1."""
         import torch
 
-        images, targets = batch[self._main], self._targets(batch)
-        mask = torch.zeros(images.shape[0], *images.shape[-2:], dtype=torch.bool)
-        for image, target in zip(images, targets, strict=True):
-            high, wide = image.shape[-2:]
+        images = batch[self._main]
+        default = torch.tensor(images.shape[-2:]).expand(len(images), 2)
+        sizes = batch.pop(f"{self._main}_sizes", default).tolist()
+        none = torch.ones(len(images), *images.shape[-2:], dtype=torch.bool)
+        mask = ~batch.pop(f"{self._main}_mask", none)
+        targets = self._targets(batch)
+        for (high, wide), target in zip(sizes, targets, strict=True):
             target["size"] = torch.tensor([high, wide], device=images.device)
             for name, spec in self._ragged.items():
                 if spec.kind == "boxes":

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from gpupipe.annotations.batch_annotations import BatchAnnotations
+from gpupipe.annotations.batch_annotations import VALUES, BatchAnnotations
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
 from gpupipe.engines.base import Batch, Job
@@ -43,8 +43,9 @@ class BatchResult:
     """The delivered tensors of a batch, and the samples that failed.
 
     Attributes:
-        fields: Tensors (B, ...) of the samples that did not fail, by field; empty if all failed, if
-            the shapes differ, or if nothing is delivered.
+        fields: Tensors (B, ...) of the samples that did not fail, by field; or their elements, such
+            as "image.values", if `loader.shapes` allows other shapes. Empty if all failed, if the
+            shapes differ and may not, or if nothing is delivered.
         failed: Why each failed sample failed, by its position in the plan.
         shapes: The shapes of each sample that did not fail, in order.
         on_gpu: The copies of `fields` on the GPU, and their CUDA event; None if there are none.
@@ -226,9 +227,11 @@ class BatchInFlight:
         self._fields, self._runner = {}, None
         if outputs and not self._is_cancelled:
             result.shapes = [{name: o.shapes[n] for name, o in outputs.items()} for n in passed]
+            may_differ = self._lowering.job.loader.shapes != "equal"
             are_equal = all(shapes == result.shapes[0] for shapes in result.shapes)
-            if passed and are_equal and self._starter.memory is not None:
-                result.fields = {name: o.take(passed) for name, o in outputs.items()}
+            if passed and (are_equal or may_differ) and self._starter.memory is not None:
+                suffix = VALUES if may_differ else ""
+                result.fields = {name + suffix: o.take(passed) for name, o in outputs.items()}
                 result.annotations = self._annotations and self._annotations.select(passed)
                 if self._starter.start_copy is not None:
                     result.on_gpu = self._starter.start_copy(result.fields)

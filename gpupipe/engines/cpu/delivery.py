@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.batch import BatchMemory, DeliveryFormat
+from gpupipe.engines.batch import BatchMemory, DeliveryFormat, flatten
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor, view_as_array
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Stage
@@ -41,14 +41,23 @@ class OutputBuffer:
         count: Number of samples in the batch.
         format: How the field is delivered.
         memory: The pool that allocates the tensor; None if nothing is delivered.
+        is_equal: Whether all samples must have one shape. If not, each gets memory of its own.
 
     Attributes:
         format: How the field is delivered.
         shapes: The shape of each sample for which `begin` was called, by its row.
     """
 
-    def __init__(self, count: int, format: DeliveryFormat, memory: BatchMemory | None) -> None:
-        self.format = format
+    def __init__(
+        self,
+        count: int,
+        format: DeliveryFormat,
+        memory: BatchMemory | None,
+        is_equal: bool = True,
+    ) -> None:
+        self.format, self._is_equal = format, is_equal
+        self._slots: dict[int, torch.Tensor] = {}
+        """The samples that have memory of their own, by row."""
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._batch: torch.Tensor | None = None
         self._array: Array = np.empty(0)
@@ -74,10 +83,17 @@ class OutputBuffer:
         self.shapes[row] = shape
         if self._memory is None:
             return False
+        if self._batch is None and not self._is_equal:
+            self._slots[row] = self._memory.allocate(shape, dtype)
+            return True
+        return self._begin_batch(self._memory, shape, dtype)
+
+    def _begin_batch(self, memory: BatchMemory, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+        """Allocate the tensor, unless it is; return whether its slots have this shape."""
         if self._batch is None:
             with self._lock:
                 if self._batch is None:
-                    batch = self._allocate(self._memory, shape, dtype)
+                    batch = self._allocate(memory, shape, dtype)
                     self._array = view_as_array(batch)
                     self._batch = batch
         return self._array.shape[1:] == shape
@@ -89,27 +105,38 @@ class OutputBuffer:
             The tensor as a NumPy array (B, ...), bfloat16 as int16; None if the buffer has no
             memory, or if a sample that was recorded before has another shape.
         """
-        if not self.begin(0, shape, dtype):
+        if self._memory is None or not self._begin_batch(self._memory, shape, dtype):
             return None
         self.shapes = dict.fromkeys(range(self._count), shape)
         return self._array
 
     def has_slot(self, row: int) -> bool:
         """Return whether a sample has a slot; False before `begin` was called for it."""
+        if row in self._slots:
+            return True
         return self._batch is not None and self.shapes.get(row) == self._array.shape[1:]
 
     def slot(self, row: int) -> torch.Tensor:
         """Return the slot of a sample, a view of the batch. The sample must have a slot."""
+        if row in self._slots:
+            return self._slots[row]
         assert self._batch is not None
         return self._batch[row]
 
     def slot_array(self, row: int) -> Array:
         """Return the slot as a NumPy array; a bfloat16 slot is viewed as int16."""
+        if row in self._slots:
+            return view_as_array(self._slots[row])
         slot: Array = self._array[row]
         return slot
 
     def take(self, rows: list[int]) -> torch.Tensor:
-        """Return the samples in `rows` as a tensor (B, ...). Each of them must have a slot."""
+        """Return the samples in `rows` as a tensor (B, ...). Each of them must have a slot.
+
+        If samples may differ in shape, return the elements of all of them, (elements,).
+        """
+        if not self._is_equal:
+            return flatten([self.slot(row) for row in rows])
         assert self._batch is not None
         return self._batch if len(rows) == self._count else self._batch[rows]
 

@@ -32,6 +32,7 @@ from gpupipe.engines.batch import (
     labels_and_values,
     new_block,
     new_pinned_block,
+    shapes_as_tensors,
 )
 from gpupipe.engines.cpu.batch_in_flight import (
     BatchInFlight,
@@ -127,7 +128,7 @@ class CpuEngine(QuarantiningEngine):
     settings = (
         Sampler.settings
         | Quarantine.settings
-        | {"threads", "prefetch", "decoder", "dtype", "memory_format"}
+        | {"threads", "prefetch", "decoder", "dtype", "memory_format", "shapes"}
     )
     traits = EngineTraits(keeps_decoded=True)
 
@@ -234,6 +235,8 @@ class CpuEngine(QuarantiningEngine):
             fields = result.fields
             if self._copier is not None and result.on_gpu is not None:
                 fields = self._copier.hand_over(result.on_gpu)
+        if self._job.loader.shapes != "equal":
+            fields = fields | shapes_as_tensors(result.shapes)
         return fields | labels_and_values(self._job.index, plan, self._torch_device)
 
 

@@ -96,9 +96,9 @@ class StepLowering:
 
     def create_outputs(self, count: int, memory: BatchMemory | None) -> dict[str, OutputBuffer]:
         """Return a buffer for each delivered field and view of a batch of `count` samples."""
-        job = self.job
+        job, is_equal = self.job, self.job.loader.shapes == "equal"
         return {
-            name: OutputBuffer(count, DeliveryFormat.of(job, name), memory)
+            name: OutputBuffer(count, DeliveryFormat.of(job, name), memory, is_equal)
             for name in job.pipeline.outputs
         }
 

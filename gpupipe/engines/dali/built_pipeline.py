@@ -14,9 +14,10 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from itertools import chain
 
+from gpupipe.annotations.batch_annotations import VALUES
 from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure, find_suspects
 from gpupipe.engines.base import Batch, Job
-from gpupipe.engines.batch import Shapes, check_shapes
+from gpupipe.engines.batch import SHAPES, Shapes, check_shapes
 from gpupipe.engines.dali.cached_reader import CachedReader
 from gpupipe.engines.dali.checks import check_batch
 from gpupipe.engines.dali.graph import GraphRunner, Outcome, Tensors
@@ -45,6 +46,7 @@ class BuiltPipeline:
 
     def __init__(self, job: Job, options: BuildOptions, quarantine: Quarantine) -> None:
         self._job, self._quarantine = job, quarantine
+        self._suffix = "" if job.loader.shapes == "equal" else VALUES
         device_id, fields, cache = options.device_id, options.fields, options.cache
         self.lowering = lowering = Lowering(
             job,
@@ -136,6 +138,8 @@ class BuiltPipeline:
         alone_plans = (plan.select([i]) for i in range(len(plan.ids)))
         for alone, outcome in self._runner.run_all(alone_plans):
             if not isinstance(outcome, RuntimeError):
+                if self._suffix:
+                    continue  # shapes may differ
                 fields = {name: to_field(self._job, name, data) for name, data in outcome.items()}
                 shapes.append({name: tuple(field.shape[1:]) for name, field in fields.items()})
                 continue
@@ -144,7 +148,7 @@ class BuiltPipeline:
             self._raise_unless_sample_failed(outcome, id)
             self._known_good.check(str(outcome))
             self._quarantine.add(id, explain_sample_failure(self._job.index, id, str(outcome)))
-        if not has_failures:
+        if not has_failures and not self._suffix:
             check_shapes(shapes, plan, self._job)
         return has_failures
 
@@ -181,7 +185,12 @@ class BuiltPipeline:
     def to_fields(self, tensors: Tensors) -> Batch:
         """Return the delivered fields of a batch, after checking the output of plugin steps."""
         with span("hand-over", "loader"):
-            batch = {name: to_field(self._job, name, tensor) for name, tensor in tensors.items()}
+            batch = {
+                name: tensor
+                if name.endswith(SHAPES)
+                else to_field(self._job, name.removesuffix(self._suffix), tensor)
+                for name, tensor in tensors.items()
+            }
             check_batch(self._job, batch)
             return batch
 

@@ -18,12 +18,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from nvidia.dali import types
 
+from gpupipe.annotations.batch_annotations import VALUES
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.base import Batch, Job
+from gpupipe.engines.batch import SHAPES
 from gpupipe.engines.dali.field_readers import open_fields
 from gpupipe.engines.dali.graph import build_graph, compute_inputs
 from gpupipe.engines.dali.lowering import Lowering
@@ -124,11 +127,14 @@ def check_batch(job: Job, batch: Batch) -> None:
         foreign = [e for n in names for e in pipeline.entries_on(n) if _must_check(e)]
         if not foreign:
             continue
-        spec, tensor = pipeline.output_spec_of(name), batch[name]
+        spec, shapes = pipeline.output_spec_of(name), batch.get(name + SHAPES)
+        tensor = batch[name] if shapes is None else batch[name + VALUES]
+        every = [tensor.shape[1:]] if shapes is None else torch.unique(shapes, dim=0).tolist()
         if name in pipeline.main_outputs and job.loader.dtype is not None:
             spec = replace(spec, dtype=job.loader.dtype)
         dtype = str(tensor.dtype).removeprefix("torch.")
-        if differs := spec.describe_mismatch_in(tuple(tensor.shape[1:]), dtype, spec.layout):
+        wrong = (spec.describe_mismatch_in(tuple(shape), dtype, spec.layout) for shape in every)
+        if differs := next(filter(None, wrong), ""):
             raise _wrong(
                 foreign[-1], f"in a batch, '{name}' is {differs} after it and all later steps"
             )

@@ -99,7 +99,7 @@ class DaliEngine(QuarantiningEngine):
     settings = (
         Sampler.settings
         | Quarantine.settings
-        | {"threads", "prefetch", "dtype", "memory_format"}
+        | {"threads", "prefetch", "dtype", "memory_format", "shapes"}
         | {"hw_decoder_load", "set_affinity", "gpu_memory"}
     )
 

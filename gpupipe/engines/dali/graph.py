@@ -25,7 +25,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -34,8 +34,11 @@ import numpy as np
 import torch
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from torch.utils.dlpack import from_dlpack
 
+from gpupipe.annotations.batch_annotations import VALUES
 from gpupipe.engines.base import Job
+from gpupipe.engines.batch import SHAPES, flatten
 from gpupipe.engines.dali.field_readers import FieldReader
 from gpupipe.engines.dali.lowering import Lowering, Sizes
 from gpupipe.engines.dali.operators.array import sizes
@@ -199,6 +202,8 @@ class GraphRunner:
         self._warm_up = warm_up
         self._is_fresh = True
         self._is_delivering = True
+        self._may_differ = lowering.job.loader.shapes != "equal"
+        self._names = names
 
     def run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
         """Run plans, and yield each plan with its tensors or its error.
@@ -287,9 +292,7 @@ class GraphRunner:
         outcome: Outcome | StepError | EngineError | None = None
         try:
             with tracing.span("DALI graph", "operator"):
-                outcome = (
-                    next(self._iterator)[0] if self._is_delivering else self._next_undelivered()
-                )
+                outcome = self._next_outputs()
         except StopIteration:
             pass
         except RuntimeError as e:
@@ -307,11 +310,30 @@ class GraphRunner:
             self._ready.append((plan, outcome))
         return bool(self._ready)
 
-    def _next_undelivered(self) -> Any:
-        """Return DALI's outputs of the next batch unchanged, and schedule another run."""
+    def _next_outputs(self) -> Any:
+        """Return the next batch: tensors (B, ...) or the elements of unequal samples, by name.
+
+        While nothing is delivered, return DALI's outputs unchanged.
+        """
+        if self._is_delivering and not self._may_differ:
+            return next(self._iterator)[0]
         if self._pipe.empty():
             self._pipe.schedule_run()
         outputs = self._pipe.share_outputs()
+        if self._is_delivering:
+            outputs = _flatten_outputs(self._names, outputs)
         self._pipe.release_outputs()
         self._pipe.schedule_run()
         return outputs
+
+
+def _flatten_outputs(names: Sequence[str], outputs: Sequence[Any]) -> Tensors:
+    """Copy DALI's outputs, whose samples differ in size: their elements and their shapes."""
+    tensors = {}
+    for name, output in zip(names, outputs, strict=True):
+        samples = [from_dlpack(output[n]) for n in range(len(output))]
+        tensors[name + VALUES] = values = flatten(samples)
+        tensors[name + SHAPES] = torch.tensor([sample.shape for sample in samples])
+        if values.is_cuda:  # DALI reuses its memory once the outputs are released
+            torch.cuda.current_stream(values.device).synchronize()
+    return tensors

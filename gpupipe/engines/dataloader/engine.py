@@ -23,7 +23,7 @@ from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
-from gpupipe.engines.batch import check_shapes, labels_and_values
+from gpupipe.engines.batch import check_shapes, labels_and_values, stays_on_cpu
 from gpupipe.engines.dataloader.samples import Samples, WorkItem, choose_decoder
 from gpupipe.engines.dataloader.worker_death import WorkerCrashError, find_killers
 from gpupipe.engines.dataloader.workers import Workers
@@ -50,7 +50,7 @@ class DataLoaderEngine(QuarantiningEngine):
 
     name = "dataloader"
     settings = Sampler.settings | Quarantine.settings | {
-        "threads", "workers", "prefetch", "decoder", "dtype", "memory_format",
+        "threads", "workers", "prefetch", "decoder", "dtype", "memory_format", "shapes",
         "pin_memory", "persistent_workers", "multiprocessing_context",
     }  # fmt: skip
     traits = EngineTraits(
@@ -173,7 +173,9 @@ class DataLoaderEngine(QuarantiningEngine):
     def _to_batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
         with span("hand-over", "loader"):
             batch = {
-                name: tensor.to(self._torch_device, non_blocking=True)
+                name: tensor
+                if stays_on_cpu(name)
+                else tensor.to(self._torch_device, non_blocking=True)
                 for name, tensor in fields.items()
             }
         return batch | labels_and_values(self._job.index, plan, self._torch_device)

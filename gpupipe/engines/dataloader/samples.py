@@ -19,12 +19,12 @@ import torchvision.transforms.v2.functional  # noqa: F401
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
-from gpupipe.annotations.batch_annotations import BatchAnnotations
+from gpupipe.annotations.batch_annotations import VALUES, BatchAnnotations
 from gpupipe.annotations.rows import AnnotationRows
 from gpupipe.dataset.columns import Column, as_array, read_bytes
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain, EncodedImage
-from gpupipe.engines.batch import DeliveryFormat
+from gpupipe.engines.batch import DeliveryFormat, flatten, shapes_as_tensors
 from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import SampleIncompatibleError
@@ -177,6 +177,7 @@ class Samples(Dataset[WorkResult]):
         self._pipelines = job.pipeline.phases
         self._decoders = DecoderChain(choose_decoder(job.loader), job.max_pixels)
         self._deliver, self._cache = deliver, cache
+        self._may_differ = job.loader.shapes != "equal"
 
     def __getitem__(self, item: WorkItem) -> WorkResult:
         try:
@@ -186,7 +187,11 @@ class Samples(Dataset[WorkResult]):
         if not self._deliver:
             return result
         shapes = [{name: tuple(t.shape) for name, t in sample.items()} for sample in samples]
-        if not samples or any(s != shapes[0] for s in shapes):
+        if samples and self._may_differ:
+            result.fields = {
+                name + VALUES: flatten([sample[name] for sample in samples]) for name in shapes[0]
+            } | shapes_as_tensors(shapes)
+        elif not samples or any(s != shapes[0] for s in shapes):
             # Only the shapes, because a message below 16 KiB is a single write: it stays whole even
             # if the worker is killed.
             result.shapes = shapes

@@ -151,7 +151,16 @@ class RayEngine(QuarantiningEngine):
     settings = (
         Sampler.settings
         | Quarantine.settings
-        | {"ray", "hwm", "prefetch", "dtype", "memory_format", "decoder", "hw_decoder_load"}
+        | {
+            "ray",
+            "hwm",
+            "prefetch",
+            "dtype",
+            "memory_format",
+            "shapes",
+            "decoder",
+            "hw_decoder_load",
+        }
     )
     traits = EngineTraits(
         unit="worker",
@@ -242,7 +251,8 @@ def split_job(job: Job) -> tuple[Job, Job]:
     Otherwise the workers run all steps.
     """
     options = job.loader
-    positions = find_tail(job.pipeline) if options.ray.ship == "uint8" else ()
+    ships_uint8 = options.ray.ship == "uint8" and options.shapes == "equal"
+    positions = find_tail(job.pipeline) if ships_uint8 else ()
     shorter = job.pipeline.without_entries(positions)
     if find_larger_output(shorter) is not None:
         positions, shorter = (), job.pipeline

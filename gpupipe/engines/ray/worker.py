@@ -27,11 +27,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.annotations.batch_annotations import list_arrays
+from gpupipe.annotations.batch_annotations import VALUES, list_arrays
 from gpupipe.config import Shard
 from gpupipe.engines import registry
 from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.engines.base import Batch, Job
+from gpupipe.engines.batch import SHAPES
 from gpupipe.errors import TooManyBadError
 from gpupipe.runtime.registry import AUTO
 from gpupipe.sampling.sampler import Plan
@@ -165,7 +166,8 @@ class BatchMaker:
         loader = job.loader.model_copy(update=settings)
         engine_type = registry.find_reader(engine, device, job.pipeline)
         self.engine = engine_type.on(replace(job, loader=loader), device)
-        self._outputs = *job.pipeline.outputs, *list_arrays(job.pipeline)
+        fields = [name + end for name in job.pipeline.outputs for end in ("", VALUES, SHAPES)]
+        self._outputs = *fields, *list_arrays(job.pipeline)
         self._changed = threading.Condition()
         self._waiting: list[_Task] = []
         """The tasks that the engine has not taken."""

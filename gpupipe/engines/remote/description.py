@@ -31,7 +31,7 @@ from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import Selection
 from gpupipe.schema.document import Document
 
-SERVER_SETTINGS = (*sorted(Sampler.settings), "dtype", "memory_format")
+SERVER_SETTINGS = (*sorted(Sampler.settings), "dtype", "memory_format", "shapes")
 """Settings of `loader` that the server decides."""
 DELIVERY_SETTINGS = ("format", "ids")
 """Settings of `loader` that the server suggests: a client that does not choose follows them."""
@@ -96,6 +96,11 @@ def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
         ServerError: If the pipeline does not end in such steps, or they do not follow uint8 images.
     """
     pipeline = config.pipeline
+    if config.loader.shapes != "equal":
+        raise ServerError(
+            f"ship: uint8 runs the last steps on whole batches, and loader.shapes is "
+            f"{config.loader.shapes}: serve with --ship batch"
+        )
     tail = find_tail(pipeline)
     shorter = pipeline.without_entries(tail)
     wrong = find_larger_output(shorter)

@@ -1,0 +1,192 @@
+"""Images of unequal size, as lists and padded, on every engine and over every transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import gpupipe
+from gpupipe import config as configs
+from helpers import annotated_folder
+from helpers.loaders import load
+from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
+from helpers.served import serving
+
+STEPS: list[Any] = [
+    "decode",
+    "random_horizontal_flip",
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+    {"normalize": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 0.2]}},
+]
+ENGINES = ["cpu", "dali", "dataloader"]
+COUNT = 13
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PNGs of different sizes, three of them alike, so that decoders agree in every bit."""
+    folder = tmp_path_factory.mktemp("unequal") / "a"
+    folder.mkdir()
+    rng = np.random.default_rng(4)
+    for n in range(COUNT):
+        high, wide = (30, 40) if n < 3 else rng.integers(9, 60, 2).tolist()
+        pixels = rng.integers(0, 256, (high, wide, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{n:02}.png")
+    return folder.parent
+
+
+def images_of(loader: Any) -> dict[int, torch.Tensor]:
+    return {
+        int(number): image
+        for batch in loader
+        for number, image in zip(batch["id"], batch["image"], strict=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(root: Path) -> dict[int, torch.Tensor]:
+    with load(root, STEPS, engine="cpu", batch_size=1) as loader:
+        return images_of(loader)
+
+
+def assert_same(one: dict[int, torch.Tensor], other: dict[int, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for number, image in one.items():
+        assert image.shape == other[number].shape
+        assert (image - other[number]).abs().max() < 0.021  # one level of 255, over std
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_lists_hold_each_image_as_it_is(
+    root: Path, alone: dict[int, torch.Tensor], engine: str
+) -> None:
+    options = {"engine": engine, "batch_size": 5, "workers": 0, "shapes": "list"}
+    with load(root, STEPS, **options) as loader:
+        assert_same(images_of(loader), alone)
+        loader.sampler.set_epoch(0)
+        assert_same(images_of(loader), alone)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_padded_images_come_with_sizes_and_a_mask(
+    root: Path, alone: dict[int, torch.Tensor], engine: str
+) -> None:
+    options = {"engine": engine, "batch_size": 5, "workers": 0, "shapes": "padded", "pad_to": 32}
+    with load(root, STEPS, **options) as loader:
+        found = {}
+        for batch in loader:
+            images, mask, sizes = (batch[f"image{name}"] for name in ("", "_mask", "_sizes"))
+            high, wide = images.shape[-2:]
+            assert (high % 32, wide % 32) == (0, 0)
+            assert high - int(sizes[:, 0].max()) < 32
+            assert wide - int(sizes[:, 1].max()) < 32
+            assert mask.shape == (len(images), high, wide)
+            for n, (rows, columns) in enumerate(sizes.tolist()):
+                assert int(mask[n].sum()) == rows * columns
+                assert mask[n, :rows, :columns].all()
+                assert (images[n][:, ~mask[n]] == 0).all()
+                found[int(batch["id"][n])] = images[n, :, :rows, :columns]
+    assert_same(found, alone)
+
+
+def test_batches_of_equal_images_take_the_same_form(root: Path) -> None:
+    equal = [*STEPS[:1], {"resize": {"size": [16, 24]}}, *STEPS[1:]]
+    for engine in ENGINES:
+        options = {"engine": engine, "batch_size": 5, "workers": 0, "shuffle": False}
+        with load(root, equal, **options) as loader:
+            expected = next(iter(loader))["image"]
+        with load(root, equal, shapes="list", **options) as loader:
+            listed = next(iter(loader))["image"]
+        assert torch.equal(torch.stack(listed), expected)
+        with load(root, equal, shapes="padded", **options) as loader:
+            batch = next(iter(loader))
+        assert torch.equal(batch["image"], expected)
+        assert batch["image_mask"].all()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_broken_sample_is_left_out(root: Path, tmp_path: Path, engine: str) -> None:
+    folder = tmp_path / "data" / "a"
+    folder.mkdir(parents=True)
+    for file in sorted((root / "a").iterdir()):
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "05.png").write_bytes(b"no image")
+    options = {"engine": engine, "batch_size": 6, "workers": 0, "shapes": "list", "max_bad": 0.5}
+    quarantine = tmp_path / "bad.jsonl"
+    with load(folder.parent, STEPS, on_error="skip", quarantine=quarantine, **options) as loader:
+        assert images_of(loader).keys() == set(range(COUNT)) - {5}
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_server_sends_unequal_images(
+    root: Path, alone: dict[int, torch.Tensor], transport: str
+) -> None:
+    written = {
+        "data": {"source": "folder", "root": str(root)},
+        "pipeline": STEPS,
+        "loader": {"engine": "cpu", "device": "cpu", "batch_size": 5, "shapes": "list"},
+    }
+    with (
+        serving(written, ship="batch") as server,
+        gpupipe.connect(server.address, transport=transport, ids=True, device="cpu") as loader,
+    ):
+        assert_same(images_of(loader), alone)
+
+
+@pytest.fixture
+def cluster() -> Iterator[RayCluster]:
+    yield shared_cluster()
+    assert_nothing_left()
+
+
+def test_ray_sends_unequal_images(
+    root: Path, alone: dict[int, torch.Tensor], cluster: RayCluster
+) -> None:
+    ray = {"workers": 1, "cpus": 1, "engine": "cpu"}
+    with load(root, STEPS, engine="ray", batch_size=5, ray=ray, shapes="list") as loader:
+        assert_same(images_of(loader), alone)
+
+
+def test_detectors_get_images_of_their_own_size(root: Path) -> None:
+    options: dict[str, Any] = {"engine": "cpu", "batch_size": 5, "shapes": "padded"}
+    with annotated_folder.load(root, STEPS[:3], format="torchvision", **options) as loader:
+        images, targets = next(iter(loader))
+    for image, target in zip(images, targets, strict=True):
+        assert tuple(image.shape[1:]) == target["boxes"].canvas_size
+    options["shapes"] = "list"
+    with annotated_folder.load(root, STEPS[:3], format="detr", **options) as loader:
+        batch = next(iter(loader))
+    for mask, target in zip(batch["mask"], batch["targets"], strict=True):
+        high, wide = target["size"].tolist()
+        assert not mask[:high, :wide].any()
+        assert int((~mask).sum()) == high * wide
+        assert (target["boxes"] <= 1.0).all()
+
+
+def test_unequal_images_are_an_error_by_default(root: Path) -> None:
+    with (
+        load(root, STEPS, engine="cpu", batch_size=13) as loader,
+        pytest.raises(gpupipe.ShapeError, match="differ in size"),
+    ):
+        images_of(loader)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"loader": {"memory_format": "channels_last"}}, "needs memory_format: contiguous"),
+        ({"batch": [{"mixup": {"alpha": 0.2}}]}, "mixup takes images of one size"),
+    ],
+)
+def test_settings_that_need_equal_images_are_refused(
+    root: Path, changes: dict[str, Any], why: str
+) -> None:
+    written = {"data": {"source": "folder", "root": root}, "pipeline": STEPS} | changes
+    with pytest.raises(gpupipe.ConfigError, match=why):
+        configs.read(written, shapes="list")
