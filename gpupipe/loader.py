@@ -116,9 +116,14 @@ class Loader:
     After the first epoch `iter()` is cheap: the engine prepares the next epoch while this one ends.
 
     A batch is a dict: the fields of the pipeline, such as "image" (B, C, H, W), further values of
-    the data set (B, ...), and "label", int64 (B,). All tensors are on the loader's device. With
-    `format: tuple` a batch is (first field, label). With `ids: true` the dict also has "id",
-    int64 (B,): the rows of the samples in the index.
+    the data set (B, ...), and "label", int64 (B,), if each sample has a class. All tensors are on
+    the loader's device. With `format: tuple` a batch is (first field, label). With `ids: true` the
+    dict also has "id", int64 (B,): the rows of the samples in the index.
+
+    Data with boxes or points also has a gpupipe.Ragged for each field of them, such as "boxes" and
+    "labels"; "orig_size", int64 (B, 2), [height, width] of the stored images; and, unless a step
+    such as random_perspective moves pixels, "to_original", float64 (B, 3, 3): the maps of [x, y, 1]
+    in the batch's images to the stored ones. A view has its own, such as "global_0_boxes".
 
     If the config has steps under `batch:`, such as mixup, the loader runs them on each batch. The
     label is then soft: float32 (B, mixer.num_classes). The random choices of these steps depend on

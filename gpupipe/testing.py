@@ -21,7 +21,7 @@ from gpupipe.loader import Loader
 
 Make = Callable[..., Loader]
 _Sample = tuple[int, bytes]
-"""The label of a sample, and a hash of its first field."""
+"""The label of a sample, or -1 without labels, and a hash of its first field."""
 _Samples = dict[int, _Sample]
 """Samples by id, in the order of delivery."""
 _MIN_SAMPLES = 8
@@ -254,7 +254,8 @@ def _iter_samples(
     count = 0
     for batch in batches:
         images = next(iter(batch.values())).cpu()
-        ids, labels = batch["id"].tolist(), batch["label"].tolist()
+        ids = batch["id"].tolist()
+        labels = batch["label"].tolist() if "label" in batch else [-1] * len(ids)
         for id, label, image in zip(ids, labels, images, strict=True):
             yield id, (label, _hash(image))
         count += len(ids)
