@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpupipe.bench.annotation_drawing import as_dict, draw_annotations
 from gpupipe.bench.measure import image_of
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import GpupipeError
 from gpupipe.loader import Loader
 from gpupipe.steps.to_dtype import Normalize
@@ -93,17 +95,21 @@ def save(loader: Loader, batch: Any, path: Path) -> None:
 def draw(loader: Loader, batch: Any, samples: int) -> Image:
     """Return a picture of up to `samples` samples of a batch.
 
-    A final normalize step is undone. Views are side by side. After each image comes a copy for each
+    A final normalize step is undone. Boxes have the names of their classes, and points are dots.
+    Views are side by side. After each image comes a copy for each
     mask, with the mask laid over it in one colour per class; class 0 is transparent.
 
     Raises:
         GpupipeError: The samples are no images.
     """
+    batch = as_dict(batch, loader.config.pipeline.main)
     fields = _list_fields(loader, batch)
-    labels = batch[1] if isinstance(batch, tuple) else batch["label"]
-    count = min(samples, len(labels))
+    labels = batch[1] if isinstance(batch, tuple) else batch.get("label")
+    count = min(samples, *(len(images) for images in fields.values()))
     pictures = [join(_draw_sample(loader, fields, batch, n)) for n in range(count)]
-    names = [_name_class(loader, label) for label in labels[:count].tolist()]
+    names = [""] * count
+    if labels is not None:
+        names = [_name_class(loader, label) for label in labels[:count].tolist()]
     note = f" ({loader.index.note})" if loader.index.note else ""
     title = (
         f"{loader.config.name}{note}: pipeline {loader.config.pipeline.name}, "
@@ -149,10 +155,11 @@ def _list_fields(loader: Loader, batch: Any) -> dict[str, Tensor]:
     else:  # a batch of a server
         fields = {names[0]: image_of(batch)}
     for name, images in fields.items():
-        if images.ndim != 4 or images.shape[1] not in (1, 3):
+        shape = tuple(images[0].shape)
+        if len(shape) != 3 or shape[0] not in (1, 3):
             raise GpupipeError(
                 f"what is drawn are images, (C, H, W) with 1 or 3 channels, but the samples of "
-                f"'{name}' are {tuple(images.shape[1:])}"
+                f"'{name}' are {shape}"
             )
     return fields
 
@@ -164,9 +171,25 @@ def _draw_sample(loader: Loader, fields: dict[str, Tensor], batch: Any, n: int) 
     masks = [batch[name] for name, spec in specs.items() if spec.kind == "mask" and name in batch]
     for name, images in fields.items():
         picture = _draw_image(loader, name, images[n])
-        matching = [mask[n] for mask in masks if mask.shape[-2:] == images.shape[-2:]]
+        if isinstance(batch, Mapping):
+            rows, specs = _list_rows(loader, name, batch, n)
+            draw_annotations(picture, rows, specs, loader.index.classes)
+        matching = [mask[n] for mask in masks if mask[n].shape[-2:] == images[n].shape[-2:]]
         pictures += [picture, *(_lay_over(picture, mask) for mask in matching)]
     return pictures
+
+
+def _list_rows(
+    loader: Loader, output: str, batch: Mapping[str, Any], n: int
+) -> tuple[dict[str, Tensor], dict[str, Spec]]:
+    """Return the rows of sample `n` on an image or view, by field of annotations, and their specs.
+
+    A view has annotations of its own, with the view's name before theirs.
+    """
+    pipeline = loader.config.pipeline
+    specs = pipeline.annotations_of(output)
+    prefix = f"{output}_" if output in pipeline.views else ""
+    return {name: batch[prefix + name][n] for name in specs if prefix + name in batch}, specs
 
 
 def join(tiles: list[Image]) -> Image:
