@@ -49,7 +49,7 @@ def _from_shares(boxes: Tensor, size: Tensor) -> Tensor:
     """Convert [center x, center y, width, height], from 0 to 1, to corners in pixels."""
     import torch
 
-    center, sides = boxes.split(2, -1)
+    center, sides = boxes[:, :2], boxes[:, 2:]
     scale = size.flip(0).repeat(2).to(boxes.dtype)
     return torch.cat([center - sides / 2, center + sides / 2], -1) * scale
 

@@ -96,8 +96,8 @@ def draw(loader: Loader, batch: Any, samples: int) -> Image:
     """Return a picture of up to `samples` samples of a batch.
 
     A final normalize step is undone. Boxes have the names of their classes, and points are dots.
-    Views are side by side. After each image comes a copy for each
-    mask, with the mask laid over it in one colour per class; class 0 is transparent.
+    Views are side by side. After each image comes a copy for each mask, with the mask laid over it
+    in one colour per class; class 0 is transparent.
 
     Raises:
         GpupipeError: The samples are no images.

@@ -116,7 +116,7 @@ def test_auto_runs_every_config_on_a_cpu(data: dict[str, Any], name: str) -> Non
     batches = []
     for engine in ("auto", "dali"):
         options = {"engine": engine, "device": "cpu", "batch_size": 1, "ids": True, "prefetch": 1}
-        options |= {"format": "dict", "targets": "list"}
+        options |= {"format": "dict", "targets": "list", "shapes": "equal"}
         with gpupipe.load(name, data=data, **options) as loader:
             assert loader.engine.name == ("cpu" if engine == "auto" else "dali")
             batches.append([batch for _, batch in zip(range(2), loader, strict=False)])
@@ -202,3 +202,27 @@ def test_a_recipe_of_torchvision_makes_what_its_detectors_take(
         assert (boxes >= 0).all()
         assert (boxes <= size).all()
         assert set(target["labels"].tolist()) <= {1, 2, 3}
+
+
+@pytest.mark.parametrize("name", ["multiscale", "keypoint_rcnn"])
+def test_recipes_whose_images_differ_in_size_make_lists(data: dict[str, Any], name: str) -> None:
+    with gpupipe.load(name, data=data, device="cpu", batch_size=4) as loader:
+        images, targets = next(iter(loader))
+    assert len({image.shape for image in images}) > 1
+    for image, target in zip(images, targets, strict=True):
+        assert target["boxes"].canvas_size == tuple(image.shape[1:])
+        assert len(target["boxes"]) == len(target["labels"]) > 0
+        if name == "keypoint_rcnn":
+            assert target["keypoints"].shape == (len(target["boxes"]), 17, 3)
+
+
+@pytest.mark.parametrize("name", ["detr"])
+def test_detr_gets_padded_images_with_a_mask(data: dict[str, Any], name: str) -> None:
+    with gpupipe.load(name, data=data, device="cpu", batch_size=4) as loader:
+        batch = next(iter(loader))
+    assert batch["mask"].shape == (4, *batch["image"].shape[2:])
+    for mask, target in zip(batch["mask"], batch["targets"], strict=True):
+        high, wide = target["size"].tolist()
+        assert not mask[:high, :wide].any()
+        assert int(mask.sum()) == mask.numel() - high * wide
+        assert 0 <= float(target["boxes"].min()) <= float(target["boxes"].max()) <= 1
