@@ -31,7 +31,14 @@ class ColorRun {
 
   // Returns the image after all changes.
   Image finish() {
-    write();
+    if (operations_.size() == 1 && operations_[0].kind == Operation::kTables &&
+        operations_[0].tables.is_shared) {
+      uint8_t* const table = arena_.take(kLevels);
+      std::memcpy(table, operations_[0].tables.levels[0], kLevels);
+      image_.table = table;
+    } else {
+      write();
+    }
     return image_;
   }
 
@@ -62,7 +69,7 @@ class ColorRun {
     NoStatistics none;
     if (operations_.empty()) return;
     if (is_cheap() && operations_[0].tables.is_shared)
-      look_up();
+      look_up_levels(operations_[0].tables.levels[0], variant_, &image_, arena_);
     else
       pass(true, none);
     operations_.clear();
@@ -100,17 +107,6 @@ class ColorRun {
   Image find_target() {
     if (image_.is_writable && image_.channels == channels_) return image_;
     return take_image(arena_, image_.height, image_.width, channels_);
-  }
-
-  // Looks all levels up in one table.
-  void look_up() {
-    const Image to = find_target();
-    const bool is_packed = image_.stride == image_.row_size() && to.stride == to.row_size();
-    const int rows = is_packed ? 1 : image_.height;
-    const int64_t count = image_.row_size() * (is_packed ? image_.height : 1);
-    for (int n = 0; n < rows; ++n)
-      variant_.look_up(image_.row(n), to.row(n), count, operations_[0].tables.levels[0]);
-    image_ = to;
   }
 
   template <typename Statistics>
@@ -281,6 +277,19 @@ bool ColorRun::add(const ColorChange& change) {
 bool is_between(double value, double low, double high) { return low <= value && value <= high; }
 
 }  // namespace
+
+void look_up_levels(const uint8_t* table, const ColorVariant& variant, Image* image,
+                    Arena& arena) {
+  const Image to = image->is_writable
+                       ? *image
+                       : take_image(arena, image->height, image->width, image->channels);
+  const bool is_packed = image->stride == image->row_size() && to.stride == to.row_size();
+  const int rows = is_packed ? 1 : image->height;
+  const int64_t count = image->row_size() * (is_packed ? image->height : 1);
+  for (int n = 0; n < rows; ++n) variant.look_up(image->row(n), to.row(n), count, table);
+  *image = to;
+  image->table = nullptr;
+}
 
 const char* check_color(Color color, const double* values) {
   const auto is_odd = [](double n) { return is_between(n, 1, kMaxSide) && std::fmod(n, 2) == 1; };

@@ -48,8 +48,12 @@ struct ColorChange {
 // Returns what is wrong with the values of a change; null if nothing is.
 const char* check_color(Color color, const double* values);
 
+// Replaces all levels of an image by those of a table, in memory of the arena if the image must not
+// be overwritten.
+void look_up_levels(const uint8_t* table, const ColorVariant& variant, Image* image, Arena& arena);
+
 // Changes an image of uint8 with 1 or 3 channels, in memory of the arena if it must not be
-// overwritten. Returns false if the image is too small for the mirrored border of a blur.
+// overwritten. A table that comes last is left to the next stage. Returns false if the image is too small for the mirrored border of a blur.
 bool change_colors(const std::vector<ColorChange>& changes, const ColorVariant& variant,
                    Image* image, Arena& arena);
 

@@ -14,6 +14,8 @@ class DeliverStage : public OutputStage {
     return !has_flips_ || (flips_.open(flips) && add_rows(flips_.rows()));
   }
 
+  bool takes_table() const override { return true; }
+
  protected:
   bool find_size(int, const Image& image, int* height, int* width) const override {
     *height = image.height, *width = image.width;
@@ -23,8 +25,13 @@ class DeliverStage : public OutputStage {
   void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const override {
     const bool flips_x = has_flips_ && flips_[row][0], flips_y = has_flips_ && flips_[row][1];
     Rows rows(arena, slot.width, 1);
+    uint8_t* const looked_up = arena.take(size_t(image.row_size()));
     for (int n = 0; n < slot.height; ++n) {
-      const uint8_t* const pixels = image.row(flips_y ? slot.height - 1 - n : n);
+      const uint8_t* pixels = image.row(flips_y ? slot.height - 1 - n : n);
+      if (image.table) {
+        variant_.color->look_up(pixels, looked_up, image.row_size(), image.table);
+        pixels = looked_up;
+      }
       if (slot.is_interleaved && !flips_x) {
         slot.write_levels(variant_, pixels, n, rows);
         continue;

@@ -239,6 +239,7 @@ class OutputStage : public Stage {
     if (slot.height != height || slot.width != width) return false;
     run_kernel(row, *image, slot, arena);
     output_->erase(row, slot);
+    image->table = nullptr;
     order_stores();
     return true;
   }

@@ -3,10 +3,16 @@
 #include <vector>
 
 #include "any_channels.h"
+#include "color.h"
 #include "output.h"
 
 namespace gpupipe {
 namespace {
+
+// Looks the levels of an image up in its table, for a stage that takes none.
+void look_up_table(Image* image, Arena& arena) {
+  if (image->table) look_up_levels(image->table, *g_variant.load()->color, image, arena);
+}
 
 bool can_all_run(const std::vector<InnerStage>& parts, int row) {
   for (const InnerStage& part : parts)
@@ -28,8 +34,10 @@ class Program : public Stage {
   }
 
   bool run(int row, Image* image, Arena& arena) const override {
-    for (const InnerStage& part : parts_)
+    for (const InnerStage& part : parts_) {
+      if (!part->takes_table()) look_up_table(image, arena);
       if (!part->run(row, image, arena)) return false;
+    }
     return true;
   }
 
@@ -122,7 +130,9 @@ class BlendStage : public Stage {
       const Arena::Mark mark = arena.mark();
       Image own = *image;
       own.is_writable = false;
-      if (!branches_[n]->run(row, &own, arena) || own.height != result.height ||
+      const bool is_done = branches_[n]->run(row, &own, arena);
+      look_up_table(&own, arena);
+      if (!is_done || own.height != result.height ||
           own.width != result.width || own.channels != result.channels || own.item_size != 1)
         return false;
       const float weight = float(weights_[row][n]);
@@ -251,7 +261,9 @@ bool run_row(const Stage& stage, int row, const Content& content, Image* image) 
   Arena& arena = find_arena();
   arena.reset();
   *image = content.interleave(arena);
-  return stage.run(row, image, arena);
+  if (!stage.run(row, image, arena)) return false;
+  look_up_table(image, arena);
+  return true;
 }
 
 bool check_row(const Stage& stage, Py_ssize_t row) {

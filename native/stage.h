@@ -45,6 +45,9 @@ class Stage {
   // the stages before it their work.
   virtual bool can_run(int) const { return true; }
 
+  // Whether the stage looks levels up in the table of an image. If not, they are looked up before.
+  virtual bool takes_table() const { return false; }
+
   // The number of samples of the batch; kAnyRows if no parameter differs between samples.
   Py_ssize_t rows() const { return rows_; }
 

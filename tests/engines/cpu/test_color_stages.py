@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,12 @@ from torchvision.transforms.v2 import functional as F
 
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA, ColorFunction, ColorValue
+from gpupipe.engines.batch import BatchMemory, DeliveryFormat
+from gpupipe.engines.cpu import kernels
+from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.ops import as_array
-from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.stages import create_native
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
@@ -210,6 +213,85 @@ def test_a_function_without_values_alone_is_one_for_all_samples() -> None:
     stage = create_native(tracer.program().groups, ())
     image = shades((20, 30))
     assert np.array_equal(np.asarray(extension.run_stage(stage, 2, image)), 255 - image)
+
+
+def fade(part: Tracer) -> None:
+    part.color("adjust_brightness", np.array([0.5, 0.6]))
+
+
+def flip(part: Tracer) -> None:
+    part.flip(np.array([1, 0]), np.array([0, 1]))
+
+
+def crop(part: Tracer) -> None:
+    part.crop((3, 4), (12, 15))
+
+
+def resize(part: Tracer) -> None:
+    part.resize((11, 13), "bilinear", True)
+
+
+def run_both(*steps: Callable[[Tracer], None]) -> Callable[[Tracer], None]:
+    def run(part: Tracer) -> None:
+        for step in steps:
+            step(part)
+
+    return run
+
+
+def in_branch(part: Tracer) -> None:
+    part.switch(np.array([0, 1]), [crop, run_both(fade, crop)])
+
+
+def at_end_of_branch(part: Tracer) -> None:
+    part.switch(np.array([0, 1]), [flip, run_both(flip, fade)])
+
+
+def blend(part: Tracer) -> None:
+    part.blend([lambda branch: None, fade], np.array([[0.5, 0.5], [0.25, 0.75]]))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (fade,),
+        (fade, flip),
+        (fade, crop),
+        (fade, resize),
+        (fade, flip, fade, crop, fade),
+        (in_branch,),
+        (at_end_of_branch,),
+        (at_end_of_branch, resize),
+        (blend,),
+    ],
+    ids=lambda steps: "-".join(step.__name__ for step in steps),
+)
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("is_float", [False, True])
+def test_a_table_that_is_left_to_later_stages_is_looked_up(
+    variant: str, steps: Any, channels_last: bool, is_float: bool
+) -> None:
+    """A brightness is a table, which the last stage of a program looks up."""
+    images = [shades((20, 30)), shades((20, 30))[::-1].copy()]
+    rules = Rules(kernels.RULES)
+    results = []
+    for own_rules in (find_rules(), rules):
+        buffer = OutputBuffer(2, DeliveryFormat(None, None, channels_last), BatchMemory(1))
+        tracer = Tracer([(20, 30)] * 2, own_rules, Spec.of_image(3))
+        for step in steps:
+            step(tracer)
+        if is_float:
+            tracer.to_dtype("float32", True)
+        tracer.begin_step("", Spec.of_image(3, dtype="float32" if is_float else "uint8"))
+        program = tracer.program(buffer)
+        if own_rules is rules:
+            for row, image in enumerate(images):
+                program.run(image, row)
+        else:
+            stage = create_native(program.groups, ())
+            assert extension.run_program(stage, [0, 1], images) == []
+        results.append(buffer.take([0, 1]))
+    assert torch.equal(*results)
 
 
 def test_other_changes_end_a_series() -> None:
