@@ -73,8 +73,8 @@ test-without-kernels: $(VENV)/.installed-test
 	    $(addprefix tests/engines/cpu/test_, engine.py delivery.py lowering.py) \
 	    --deselect tests/engines/cpu/test_lowering.py::test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg
 
-# The kernels' tests, and FUZZ_SECONDS of damaged JPEGs, with the extensions under AddressSanitizer and
-# UndefinedBehaviorSanitizer. torch and Python leak at exit, so leaks are not looked for: the tests
+# The kernels' tests, and FUZZ_SECONDS each of damaged JPEGs and of changes of colours, with the
+# extensions under AddressSanitizer and UndefinedBehaviorSanitizer. torch and Python leak at exit, so leaks are not looked for: the tests
 # and the fuzzer watch the memory of the process.
 SANITIZED = build/sanitized
 SANITIZERS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
@@ -89,6 +89,7 @@ sanitize: $(VENV)/.installed-test
 	$(SANITIZED_ENV) $(BIN)/pytest -n 0 $(KERNEL_TESTS) tests/dataset/test_reading.py \
 	    $(addprefix tests/runtime/test_installation.py::test_, any_contiguous_buffer_is_taken every_size_and_alignment_has_the_crc_of_zlib)
 	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_regions.py --seconds $(FUZZ_SECONDS)
+	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_colors.py --seconds $(FUZZ_SECONDS)
 
 lint: lint-mypy lint-rest
 
