@@ -123,7 +123,7 @@ def _build_phase(
             what = "this is a config, and no pipeline"
         node.report(f"{what}: a pipeline is a list of steps, {STEP_SHAPE}")
         raise ConfigError(problems)
-    parsed = [parse_step(item, fields) for item in node.items()]
+    parsed = [parse_step(item, fields, annotations) for item in node.items()]
     entries = chain_steps(parsed, fields, problems)
     pipeline = Pipeline(name, tuple(entries), dict(fields), annotations=dict(annotations))
     if not problems:

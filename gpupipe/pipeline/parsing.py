@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import pydantic
@@ -60,14 +61,17 @@ _ON_SAMPLES = StepKind(
 )
 
 
-def parse_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step]:
+def parse_step(
+    node: Node, fields: Mapping[str, Spec], annotations: Mapping[str, Spec] = MappingProxyType({})
+) -> ParsedStep[Step]:
     """Parse one item of a list of steps on samples.
 
     Args:
         node: The item of the list.
         fields: The fields of a sample, the main field first.
+        annotations: The fields of annotations, which `on:` must not name.
     """
-    parsed = parse_item(_ON_SAMPLES, node, fields, (next(iter(fields)),))
+    parsed = parse_item(_ON_SAMPLES, node, fields, (next(iter(fields)),), annotations)
     return parsed if parsed.on else replace(parsed, step=None, on=tuple(fields))
 
 
@@ -77,7 +81,11 @@ def parse_nested_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step
 
 
 def parse_item(
-    kind: StepKind[_Step], node: Node, fields: Collection[str] | None, main: tuple[str, ...]
+    kind: StepKind[_Step],
+    node: Node,
+    fields: Collection[str] | None,
+    main: tuple[str, ...],
+    annotations: Mapping[str, Spec] = MappingProxyType({}),
 ) -> ParsedStep[_Step]:
     """Parse one item of a list of steps.
 
@@ -86,6 +94,7 @@ def parse_item(
         node: The item.
         fields: The fields that `on:` may name; None to ignore `on:`.
         main: The fields that a step without `on:` works on.
+        annotations: The fields of annotations, which `on:` must not name.
     """
     name, parameters = split_item(node.value)
     inner = node.inside(name) if name else node
@@ -93,7 +102,7 @@ def parse_item(
     on = main
     if isinstance(parameters, dict) and "on" in parameters:
         if fields is not None:
-            on = parse_targets(inner.inside("on"), fields)
+            on = parse_targets(inner.inside("on"), fields, annotations)
         parameters = {key: value for key, value in parameters.items() if key != "on"}
     wrong = ParsedStep[_Step](name, None, where, on)
     if not name:
@@ -157,7 +166,9 @@ def _describe_item(item: Any) -> str:
     return f"a step is {'empty' if item is None else shown(item)}, but should be {shape}"
 
 
-def parse_targets(node: Node, fields: Collection[str]) -> tuple[str, ...]:
+def parse_targets(
+    node: Node, fields: Collection[str], annotations: Mapping[str, Spec] = MappingProxyType({})
+) -> tuple[str, ...]:
     """Return the fields that the value of `on:` names; report mistakes and return () instead."""
     on = node.value
     names = [on] if isinstance(on, str) else on
@@ -171,5 +182,11 @@ def parse_targets(node: Node, fields: Collection[str]) -> tuple[str, ...]:
         return ()
     unknown = [n for n in names if n not in fields]
     for name in unknown:
+        annotation = annotations[name].annotation if name in annotations else None
+        if annotation is not None:
+            node.report(
+                f"on: '{name}' goes through the steps of its image: write 'on: {annotation.of}'"
+            )
+            continue
         node.report(f"on: there is no field '{name}'{did_you_mean(name, fields)}")
     return () if unknown else tuple(dict.fromkeys(names))

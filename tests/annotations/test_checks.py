@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import gpupipe
 from gpupipe.annotations.checks import find_immovable
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.build import build_pipeline
@@ -55,3 +56,10 @@ def test_pairs_of_points_are_swapped_where_only_the_index_knows_their_number() -
         ),
     }
     assert problem_of("decode", "random_horizontal_flip: {p: 1}", annotations=specs) == ""
+
+
+def test_a_step_on_boxes_is_told_to_name_their_image() -> None:
+    with pytest.raises(gpupipe.ConfigError) as error:
+        problem_of("decode", "resize: {size: 32, on: [image, boxes]}", annotations=SPECS)
+    assert "p.yaml:2:" in str(error.value)
+    assert "'boxes' goes through the steps of its image: write 'on: image'" in str(error.value)

@@ -9,6 +9,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import IMAGE
 from gpupipe.schema import yaml_files
+from helpers.annotated_folder import SPECS
 from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mistakes
 
 
@@ -289,7 +290,7 @@ MASKED = {"image": Spec(), "mask": Spec(kind="mask")}
 @pytest.mark.parametrize("name", yaml_files.names("pipelines"))
 def test_the_shipped_pipelines_load(name: str) -> None:
     fields = MASKED if name == "segmentation_train" else IMAGE
-    built = build_pipeline(name, find_pipeline(name, None), (), fields)
+    built = build_pipeline(name, find_pipeline(name, None), (), fields, SPECS)
     assert {e.output_spec.kind for e in built.entries_on("mask")} <= {"mask"}
     assert (built.name, built.output_spec.dtype, built.output_spec.channels) == (name, "float32", 3)
 
