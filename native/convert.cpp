@@ -32,6 +32,9 @@ class DeliverStage : public OutputStage {
         variant_.color->look_up(pixels, looked_up, image.row_size(), image.table);
         pixels = looked_up;
       }
+      // Processors fetch ahead only what is read in order.
+      if ((flips_x || flips_y) && n + kAhead < slot.height)
+        fetch(image.row(flips_y ? slot.height - 1 - n - kAhead : n + kAhead), image.row_size());
       if (slot.is_interleaved && !flips_x) {
         slot.write_levels(variant_, pixels, n, rows);
         continue;
@@ -42,6 +45,12 @@ class DeliverStage : public OutputStage {
   }
 
  private:
+  static constexpr int kAhead = 16;  // rows
+
+  static void fetch(const uint8_t* bytes, int64_t count) {
+    for (int64_t n = 0; n < count; n += 64) __builtin_prefetch(bytes + n, 0, 2);
+  }
+
   bool has_flips_ = false;
   RowFlips flips_;
 };

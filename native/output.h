@@ -197,11 +197,20 @@ class Output {
     const int64_t right = std::clamp<int64_t>(w[1] + w[3], left, slot.width);
     const Py_ssize_t pixel = slot.item_size * (slot.is_interleaved ? kChannels : 1);
     order_stores();
-    for (int c = 0; c < kChannels; ++c)
-      for (int64_t y = top; y < bottom; ++y)
-        for (int64_t x = left; x < right; ++x)
-          std::memcpy(slot.values + c * slot.plane + y * slot.row + x * pixel,
-                      value_.bytes() + c * slot.item_size, size_t(slot.item_size));
+    const auto set = [&](auto zero) {
+      for (int c = 0; c < kChannels; ++c) {
+        auto value = zero;
+        std::memcpy(&value, value_.bytes() + c * slot.item_size, sizeof value);
+        for (int64_t y = top; y < bottom; ++y) {
+          uint8_t* const to = slot.values + c * slot.plane + y * slot.row;
+          for (int64_t x = left; x < right; ++x) std::memcpy(to + x * pixel, &value, sizeof value);
+        }
+      }
+    };
+    if (slot.item_size == 1) set(uint8_t{});
+    if (slot.item_size == 2) set(uint16_t{});
+    if (slot.item_size == 4) set(uint32_t{});
+    if (slot.item_size == 8) set(uint64_t{});
   }
 
  private:
