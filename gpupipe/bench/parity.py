@@ -1,5 +1,7 @@
 """Compares the pixels of the engines for the same samples and draws, step by step, in levels.
 
+After the last step it also compares boxes and points, in pixels.
+
 For uint8, a level is a difference of 1. For other dtypes, it is 1/255 of the range of the torch
 lowering's output.
 """
@@ -15,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from gpupipe.annotations.batch_annotations import list_ragged
 from gpupipe.batch_stage.stage import BatchStage
-from gpupipe.bench.measure import image_of
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.columns import read_bytes
 from gpupipe.dataset.index import Index
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 Images = Mapping[int, "Tensor"]
 """The images of an engine, (C, H, W) each, by sample id."""
+Samples = Mapping[int, Mapping[str, "Tensor"]]
+"""The fields of each sample, by its id."""
 
 MAX, MEAN = 1.0, 0.5
 """Limits in levels. If no step interpolates, MAX limits the largest difference of a pixel. If n
@@ -115,7 +119,8 @@ def measure(
         engine: The compared engine; by default the one that `auto` prefers.
 
     Yields:
-        One Agreement per step and device.
+        One Agreement per step and device. After the last step, also one per field of boxes or
+        points.
     """
     few, name = pick_samples(config, index, samples), engine or registry.find_preferred()
     entries, can_run = config.pipeline.entries, registry.find_reference().can_run
@@ -123,11 +128,14 @@ def measure(
     for end in range(count if last else min(1, count), count + 1):
         field = entries[end - 1].field if end else config.pipeline.main
         reference = keep_first_steps(config, end, **reference_settings())
-        expected = load_images(reference, few, field)
+        expected = load_samples(reference, few)
         for device in devices:
-            compared = keep_first_steps(config, end, engine=name, device=device)
-            images = load_images(compared, few, field)
-            yield _measure_agreement(device, reference.pipeline, expected, images, max_diff)
+            found = load_samples(keep_first_steps(config, end, engine=name, device=device), few)
+            yield _measure_agreement(
+                device, reference.pipeline, _pick(expected, field), _pick(found, field), max_diff
+            )
+            if end == count:
+                yield from _compare_annotations(device, reference.pipeline, expected, found)
 
 
 def count_decoders(config: Config, index: Index, samples: int, engine: str) -> dict[str, int]:
@@ -190,6 +198,7 @@ def keep_first_steps(config: Config, count: int, **options: Any) -> Config:
         "dtype": None,
         "memory_format": "contiguous",
         "format": "dict",
+        "targets": "list",
         "ids": True,
         "on_error": "skip",
         "max_bad": 1.0,
@@ -203,16 +212,43 @@ def keep_first_steps(config: Config, count: int, **options: Any) -> Config:
     )
 
 
-def load_images(config: Config, index: Index, field: str = "") -> Images:
-    """Load all samples, and return their images of `field` by sample id.
-
-    By default, `field` is the main field or its first view.
-    """
+def load_samples(config: Config, index: Index) -> Samples:
+    """Load all samples, and return the fields of each by its id, on the CPU."""
     with create_loader(config, index) as loader:
         return {
-            int(batch["id"]): (batch[field] if field else image_of(batch))[0].cpu()
+            int(batch["id"]): {name: values[0].cpu() for name, values in batch.items()}
             for batch in loader
         }
+
+
+def load_images(config: Config, index: Index) -> Images:
+    """Load all samples, and return their images of the main field or its first view, by id."""
+    return _pick(load_samples(config, index), config.pipeline.main_outputs[0])
+
+
+def _pick(samples: Samples, field: str) -> Images:
+    return {id: sample[field] for id, sample in samples.items()}
+
+
+def _compare_annotations(
+    device: str, pipeline: Pipeline, expected: Samples, found: Samples
+) -> Iterator[Agreement]:
+    """Yield one Agreement for the boxes and points of each field, in pixels.
+
+    Engines share the code that moves coordinates. So all coordinates must be equal.
+    """
+    for name, spec in list_ragged(pipeline).items():
+        if spec.kind not in ("boxes", "points"):
+            continue
+        pairs = [(expected[id][name], found[id][name]) for id in expected if id in found]
+        largest, mean = math.inf, math.inf
+        if pairs and all(a.shape == b.shape for a, b in pairs):
+            differences = [_subtract(a.double(), b.double()) for a, b in pairs if a.numel()]
+            largest = max((float(d.max()) for d in differences), default=0.0)
+            count = max(sum(d.numel() for d in differences), 1)
+            mean = sum(float(d.sum()) for d in differences) / count
+        psnr = math.inf if largest == 0 else 0.0
+        yield Agreement(device, f"all: {name}, in pixels", mean, largest, psnr, 0, True, len(pairs))
 
 
 def _measure_agreement(

@@ -105,9 +105,14 @@ def data(name: str, request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_engines_agree_on_a_recipe(data: dict[str, Any], name: str, engine: str) -> None:
     config = configs.read({"data": data, "pipeline": name}, device="cpu")
-    (found,) = parity.measure(config, config.source.index(), ["cpu"], 4, last=True, engine=engine)
+    index = config.source.index()
+    found, *others = parity.measure(config, index, ["cpu"], 4, last=True, engine=engine)
     assert found.images == 4
     assert found.holds, found
+    names = {"keypoint_rcnn": ["boxes", "keypoints"]}.get(name, ["boxes"])
+    expected = [f"all: {field}, in pixels" for field in names] if name in DETECTION else []
+    assert [other.step for other in others] == expected
+    assert all(other.max == 0 and other.images == 4 for other in others)
 
 
 @pytest.mark.parametrize("name", sorted(yaml_files.names("configs")))
