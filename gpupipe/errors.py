@@ -30,6 +30,7 @@ from typing import Any
 _LOCATION = re.compile(r"(.+):(\d+):(\d+)")
 _MAX_CHARS = 60
 _MIN_RATIO = 0.7
+_MIN_BEGIN = 4
 
 
 class GpupipeError(Exception):
@@ -192,11 +193,14 @@ def nearest(name: str, valid_names: Iterable[str]) -> str | None:
 
     Returns:
         The most similar name (difflib, ratio of at least 0.7). If there is none, a name with the
-        same letters, such as "lfw" for "lwf", or None.
+        same letters, such as "lfw" for "lwf"; or one that begins with `name`, of at least four
+        letters, such as "validation" for "valid"; or None.
     """
     names = sorted(valid_names)
     similar = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_RATIO)
-    return next(iter(similar), None) or next((n for n in names if sorted(n) == sorted(name)), None)
+    letters = (n for n in names if sorted(n) == sorted(name))
+    begins = (n for n in names if len(name) >= _MIN_BEGIN and n.startswith(name))
+    return next(iter(similar), None) or next(letters, None) or next(begins, None)
 
 
 def did_you_mean(name: str, valid_names: Iterable[str]) -> str:

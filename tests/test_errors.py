@@ -76,10 +76,11 @@ def test_a_warning_points_at_the_first_line_outside_of_gpupipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("resise", "resize"), ("lwf", "lfw"), ("zzz", None), ("resize", "resize")]
+    ("name", "near"),
+    [("resise", "resize"), ("lwf", "lfw"), ("zzz", None), ("valid", "validation"), ("val", None)],
 )
 def test_the_nearest_name(name: str, near: str | None) -> None:
-    assert nearest(name, ["resize", "lfw", "decode"]) == near
+    assert nearest(name, ["resize", "lfw", "decode", "validation"]) == near
 
 
 def test_an_unknown_name_gets_the_nearest_or_all() -> None:

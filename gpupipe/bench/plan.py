@@ -13,7 +13,7 @@ from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
 from gpupipe.loading.assembly import ResolvedConfig, create_sampler
-from gpupipe.loading.ignored_settings import list_ignored_settings
+from gpupipe.loading.ignored_settings import list_doubts, list_ignored_settings
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import resolve
 from gpupipe.sampling.sampler import Sampler
@@ -77,6 +77,7 @@ def facts(resolved: ResolvedConfig, look_at_all_files: bool = False) -> Iterator
     yield from _schedules(config)
     yield from list_ignored_settings(config, resolved.engine)
     yield from _list_empty_boxes(config.pipeline)
+    yield from list_doubts(config)
 
 
 def _data(config: Config) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import BeforeValidator, Field
@@ -222,6 +222,23 @@ class LoaderConfig(_Frozen):
         ray: The workers of the ray engine, such as {workers: 4, cpus: 2}.
     """
 
+    advice_for: ClassVar[dict[str, str]] = {
+        "num_workers": "the engines cpu and dali have threads: write threads, or leave it out for "
+        "all cores of this rank; 'engine: dataloader' has workers",
+        "drop_last": "write last_batch: drop",
+        "prefetch_factor": "write prefetch",
+        "collate_fn": "write format: tuple for batches (image, label), and mixup or cutmix under "
+        "'batch:'; images of several sizes need a resize or a crop",
+        "sampler": "write shuffle, weights, repeats or subset; ranks get their shard by themselves",
+        "batch_sampler": "write batch_size and last_batch, and shuffle, weights or repeats",
+        "generator": "write seed",
+        "worker_init_fn": "write seed: each draw depends on it, the epoch and the sample alone",
+        "timeout": "a worker that dies is an error at once: leave it out",
+        "pin_memory_device": "write device: batches are pinned and copied there",
+        "in_order": "batches always come in order: leave it out",
+    }
+    """What to write in place of a name of torch's DataLoader."""
+
     batch_size: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 256
     shuffle: bool = True
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
@@ -273,9 +290,10 @@ class LoaderConfig(_Frozen):
                 "leave weights out"
             )
         if self.split is not None and str(self.subset) not in self.split:
+            part = nearest(str(self.subset), self.split)
             raise ValueError(
                 f"split has the parts {' and '.join(self.split)}: set subset to the one to load, "
-                f"such as subset: {next(iter(self.split))}"
+                f"such as subset: {part or next(iter(self.split))}"
             )
         if (self.key is None) != (self.server_key is None):
             raise ValueError(

@@ -65,6 +65,8 @@ def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Overr
     Raises:
         ConfigError: If anything is wrong; it holds all mistakes.
     """
+    if not isinstance(config, str | os.PathLike | Mapping):
+        raise ConfigError.at("config", _explain_type(config))
     if isinstance(config, Mapping):
         document, folder = Document("config", to_plain_types(config)), None
     else:
@@ -83,6 +85,18 @@ def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Overr
         apply_overrides(document, several, problems, folder)
     document, unresolved = interpolation.resolve(document)
     return validate(document, folder, problems + unresolved)
+
+
+def _explain_type(config: Any) -> str:
+    """Return why an object is no config, and what to write if it is a data set of torchvision."""
+    kind = (
+        f"it is a {type(config).__name__}, but should be the path of a YAML file, a name or a dict"
+    )
+    root = getattr(config, "root", None)
+    if not isinstance(root, str | os.PathLike) or not hasattr(config, "__getitem__"):
+        return kind
+    data = f"{{'source': 'folder', 'root': {os.fspath(root)!r}}}"
+    return f"{kind}: gpupipe reads the files itself, such as with data={data}"
 
 
 def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
@@ -228,6 +242,8 @@ def _inline_pipeline(document: Document, config_dir: Path | None, location: str)
 def _suggest_key(key: str, document: Document) -> str:
     """Return the end of the message about an unknown key: a similar key, perhaps a nested one."""
     first, dot, rest = key.partition(".")
+    if advice := LoaderConfig.advice_for.get(first):
+        return f"; {advice}"
     near = nearest(first, (*LoaderConfig.model_fields, *_TOP_LEVEL, IMAGE_SIZE))
     further = {str(loc[-1]): join_keys(loc) for loc in document.keys}
     further |= {name: f"shard.{name}" for name in Shard.model_fields}

@@ -70,7 +70,8 @@ def number_classes(
 def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], list[str]]:
     """Turn labels that are texts into class numbers.
 
-    Whole numbers stay as they are: class 7 is called "7". Names are numbered in sorted order.
+    Whole numbers stay as they are: class 7 is called "7", and so is 7.0. Names are
+    numbered in sorted order.
 
     Args:
         labels: The label of each sample.
@@ -82,6 +83,7 @@ def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], 
     Raises:
         DataError: A label is not valid, or numbers and names are mixed.
     """
+    labels = list(map(_drop_zero_fraction, labels))
     distinct = list(dict.fromkeys(labels))
     numbers = bool(_WHOLE.fullmatch(distinct[0]))
     for label in distinct:
@@ -95,6 +97,12 @@ def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], 
     )
     ids = np.fromiter(map(number_of.__getitem__, labels), np.int64, len(labels))
     return ids, _name_classes(ids) if numbers else list(number_of)
+
+
+def _drop_zero_fraction(label: str) -> str:
+    """Return "7" for "7.0", as tables of numbers write it; other labels as they are."""
+    number, dot, fraction = label.partition(".")
+    return number if dot and not fraction.strip("0") and _WHOLE.fullmatch(number) else label
 
 
 def from_numbers(labels: NDArray[np.int64], where: Where) -> tuple[NDArray[np.int64], list[str]]:

@@ -20,6 +20,7 @@ from gpupipe.runtime.installation import install_command
 
 PATH, LABEL = "path", "label"
 _PROGRESS_ROWS = 100_000
+_SEPARATORS = {";": "';'", "\t": "tabs", ",": "commas", "|": "'|'"}
 
 Tick = Callable[[int], None]
 """A progress callback; its argument is the number of rows read so far."""
@@ -127,6 +128,11 @@ def check_header(header: Sequence[str], wanted: ManifestColumns, where: str) -> 
 def _check_column(header: Sequence[str], name: str, option: str, where: str) -> None:
     count = list(header).count(name)
     if not count:
+        if other := next((s for s in ";\t,|" if len(header) == 1 and s in header[0]), None):
+            raise DataError(
+                f"{where}: the columns seem to be separated by {_SEPARATORS[other]}: save the list "
+                "with commas as .csv, or with tabs as .tsv"
+            )
         suggestion = did_you_mean(name, {shown(column).strip("'") for column in header})
         otherwise = ", or data.label=null where there are no labels" if option == LABEL else ""
         raise DataError(

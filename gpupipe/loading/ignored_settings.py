@@ -1,4 +1,4 @@
-"""Finds the settings of a config that have no effect, and logs a line with the reason for each."""
+"""Finds settings that have no effect, and steps whose result is hardly meant; logs a line each."""
 
 import logging
 from functools import cache
@@ -46,18 +46,31 @@ def list_ignored_settings(config: Config, engine: type[BatchStream]) -> list[str
             lines.append(f"loader.{name}={shown(value)} has no effect: {unused[name]}")
     if config.source.cache_decoded is not None and not issubclass(engine, Engine):
         lines.append("data.cache_decoded has no effect: the server's config says what is kept")
+    parts = config.source.list_parts()
+    if config.source.max_bytes is not None and not any(part.inflates for part in parts):
+        lines.append("data.max_bytes has no effect: the source inflates nothing")
     return lines
 
 
+def list_doubts(config: Config) -> list[str]:
+    """Return a line, with the location in the YAML, for each step whose result is hardly meant."""
+    doubts = (
+        f"{entry.where}: {entry.key}: {doubt}"
+        for entry in config.pipeline.entries
+        if (doubt := entry.step.explain_doubt(entry.input_spec))
+    )
+    return list(dict.fromkeys(doubts))
+
+
 def log_ignored_settings(config: Config, used: LoaderConfig, engine: BatchStream) -> None:
-    """Log each setting of a config that has no effect, once in a process.
+    """Log each setting of a config that has no effect, and each doubt, once in a process.
 
     Args:
         config: The config as the user wrote it.
         used: The settings of the loader that was opened, some of which a server may have decided.
         engine: The engine of that loader.
     """
-    lines = list_ignored_settings(config, type(engine))
+    lines = [*list_ignored_settings(config, type(engine)), *list_doubts(config)]
     for name in sorted(config.loader.model_fields_set & engine.traits.overruled_settings):
         mine, theirs = getattr(config.loader, name), getattr(used, name)
         if mine != theirs:

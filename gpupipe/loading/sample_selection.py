@@ -123,9 +123,16 @@ def _read_weights(
         raise _mistake(
             "weights",
             f"the samples have no numbers called '{options.weights}'"
-            f"{did_you_mean(options.weights, names)}",
+            f"{did_you_mean(options.weights, names)}{_explain_values(options.weights, index)}",
         )
     return _check_weights(options.weights, column, index)
+
+
+def _explain_values(name: str, index: Index) -> str:
+    """Return the end of a message about missing numbers, for a data set without any."""
+    if index.values:
+        return ""
+    return f"; to read the column '{name}' of a list, write values: [{name}] under 'data:'"
 
 
 def _check_weights(name: str, column: NDArray[Any], index: Index) -> NDArray[np.float64]:

@@ -178,7 +178,7 @@ def shorter_side(size: Any, short: int, longest: int | None) -> Any:
     """Return [height, width] after torchvision's resize(short, max_size=longest).
 
     The shorter side becomes `short`, and the longer one int(short * longer / shorter). If the
-    longer side then exceeds `longest`, both shrink until it fits.
+    longer side then exceeds `longest`, both shrink until it fits, but to no less than 1 pixel.
 
     Args:
         size: [height, width] of the image in pixels, (..., 2).
@@ -189,7 +189,20 @@ def shorter_side(size: Any, short: int, longest: int | None) -> Any:
     if longest is None:
         return shape
     longer = shape.max(-1, keepdims=True)
-    return np.floor(shape * np.minimum(longer, float(longest)) / longer)
+    return np.maximum(np.floor(shape * np.minimum(longer, float(longest)) / longer), 1.0)
+
+
+def longer_side(size: Any, longest: Any) -> Any:
+    """Return [height, width] after torchvision's resize(None, max_size=longest).
+
+    The longer side becomes `longest`, and the shorter one int(longest * shorter / longer), but at
+    least 1.
+
+    Args:
+        size: [height, width] of the image in pixels, (..., 2).
+        longest: The new length of the longer side in pixels.
+    """
+    return np.maximum(np.floor(size * float(longest) / size.max(-1, keepdims=True)), 1.0)
 
 
 def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats:

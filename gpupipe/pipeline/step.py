@@ -219,6 +219,10 @@ class Step(BaseStep):
         """
         return input_spec
 
+    def explain_doubt(self, input_spec: Spec) -> str:
+        """Return why the step's result is hardly what the user means, and what to write; or ""."""
+        return ""
+
     @classmethod
     def guess_spec(cls, input_spec: Spec) -> Spec | None:
         """Guess the output of a step with invalid parameters, so that later steps are checked.

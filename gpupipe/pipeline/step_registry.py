@@ -44,6 +44,46 @@ def advise_on_torchvision(name: str, steps: Collection[str]) -> str:
     return _ADVICE.get(snake, "")
 
 
+ALBUMENTATIONS = {
+    "HorizontalFlip": "random_horizontal_flip",
+    "VerticalFlip": "random_vertical_flip",
+    "RandomBrightnessContrast": "color_jitter",
+    "HueSaturationValue": "color_jitter",
+    "Affine": "random_affine",
+    "ShiftScaleRotate": "random_affine",
+    "Rotate": "random_rotation",
+    "SafeRotate": "random_rotation",
+    "Perspective": "random_perspective",
+    "GaussNoise": "gaussian_noise",
+    "ImageCompression": "jpeg",
+    "CoarseDropout": "random_erasing",
+    "ToGray": "random_grayscale",
+    "Solarize": "random_solarize",
+    "Posterize": "random_posterize",
+    "Equalize": "random_equalize",
+    "InvertImg": "random_invert",
+    "Sharpen": "random_adjust_sharpness",
+    "SmallestMaxSize": "resize",
+    "LongestMaxSize": "resize",
+    "PadIfNeeded": "pad",
+    "OneOf": "random_choice",
+    "SomeOf": "random_choice",
+}
+"""Maps classes of albumentations to the steps that do the like, with torchvision's parameters."""
+
+
+def _advise_on_albumentations(name: str) -> str:
+    """Return advice for an unknown step name that albumentations has; "" for other names."""
+    short = name.removeprefix("albumentations.").removeprefix("A.")
+    if short == "ToTensorV2":
+        return f"{_TO_FLOAT}; batches are tensors already"
+    snake = to_snake_case(short)
+    if step := ALBUMENTATIONS.get(short) or (snake if snake in STEPS.names() else ""):
+        return f"albumentations has it; the like here is '{step}', with torchvision's parameters"
+    own = short != name
+    return f"it is of albumentations, and no plugin has it: {_OWN_STEP}" if own else ""
+
+
 _OF_BATCHES = Registry("batch step", "gpupipe.batch_stage.steps", object, BATCH_STEP_GROUP)
 
 
@@ -51,7 +91,10 @@ def _advise(name: str) -> str:
     """Return the message about an unknown step name; "" lets the caller write the usual message."""
     if name in _OF_BATCHES.names():
         return f"'{name}' works on whole batches: write it under 'batch:'"
-    advice = advise_on_torchvision(name, STEPS.names())
+    step, colon, _ = name.partition(":")
+    if colon and step in STEPS.names():
+        return f"'{name}': a blank is missing after the colon: write '{step}: ...'"
+    advice = advise_on_torchvision(name, STEPS.names()) or _advise_on_albumentations(name)
     return f"there is no step '{name}': {advice}" if advice else ""
 
 

@@ -177,6 +177,13 @@ def _suggest(model: _Model, inner: Loc) -> str:
     holder, key = _model_at(model, inner[:-1]), str(inner[-1])
     if holder is None:
         return ""
+    name, colon, value = key.partition(":")
+    if colon and name in holder.model_fields:
+        return f"; a blank is missing after the colon: write '{name}: {value or '...'}'"
+    for field in (None, *holder.model_fields):
+        inner_model = holder if field is None else _model_at(holder, (field,))
+        if advice := getattr(inner_model, "advice_for", {}).get(key):
+            return f"; under '{field}', {advice}" if field else f"; {advice}"
     deeper = [
         name
         for name in holder.model_fields

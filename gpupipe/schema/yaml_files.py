@@ -130,10 +130,11 @@ _Loader.add_implicit_resolver(
 )
 
 _BRACKETS = {"while parsing a flow sequence": "[", "while parsing a flow mapping": "{"}
+_SECOND_COLON = "mapping values are not allowed here"
 _UNCLOSED = "found unexpected end of stream"
 _PLAINER = {
     "found character '\\t' that cannot start any token": "a tab: indent with spaces",
-    "mapping values are not allowed here": (
+    _SECOND_COLON: (
         "a second colon: put a value that holds one in quotes, and a new key on its own line"
     ),
     _UNCLOSED: "the quotes are not closed",
@@ -183,8 +184,8 @@ def parse(text: str, name: str) -> Document:
         return Document(name, _construct(loader, node, marks.values[()]), marks.keys, marks.values)
     except yaml.MarkedYAMLError as e:
         mark = e.context_mark if e.problem == _UNCLOSED else e.problem_mark or e.context_mark
-        line = text.split("\n")[mark.line] if mark else ""
-        where, problem = _locate(name, mark), _describe_yaml_error(e, line)
+        lines = text.split("\n")
+        where, problem = _locate(name, mark), _describe_yaml_error(e, lines, mark)
     except yaml.reader.ReaderError as e:
         before = text[: e.position].split("\n")
         where = f"{name}:{len(before)}:{len(before[-1]) + 1}"
@@ -205,8 +206,21 @@ def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:
         raise ConfigError.at(where, wrong) from None
 
 
-def _describe_yaml_error(error: yaml.MarkedYAMLError, line: str) -> str:
+def _describe_yaml_error(error: yaml.MarkedYAMLError, lines: list[str], mark: Any) -> str:
+    """Return what is wrong in words of YAML's users.
+
+    Args:
+        error: PyYAML's error.
+        lines: The lines of the text.
+        mark: Where the error is, a yaml.Mark, or None.
+    """
     problem = error.problem or error.context or ""
+    line = lines[mark.line] if mark else ""
+    if problem == _SECOND_COLON and mark and mark.line and ":" not in line[: mark.column]:
+        return (
+            f"this line is indented more than '{lines[mark.line - 1].strip()}' above it, which has "
+            "a value already: indent both alike"
+        )
     if problem.startswith("could not determine a constructor"):
         return "tags such as !!python/... are not read: remove it"
     if problem.startswith("expected <block end>"):

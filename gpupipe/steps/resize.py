@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, model_validator
 
-from gpupipe.pipeline.geometry import draw_windows, shorter_side, take_first
+from gpupipe.pipeline.geometry import draw_windows, longer_side, shorter_side, take_first
 from gpupipe.pipeline.geometry_step import ResamplingStep, torch_interpolation
 from gpupipe.pipeline.spec_checks import check_resampling
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
@@ -24,21 +24,24 @@ class Resize(ResamplingStep):
 
     Attributes:
         size: One number sets the shorter side and keeps the aspect ratio; [height, width] sets
-            both sides. In pixels, each 1 to 65535.
+            both sides. In pixels, each 1 to 65535. null sets the longer side to `max_size`.
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         max_size: The largest length of the longer side in pixels. It must be larger than `size`,
-            which must be one number. The default is no limit.
+            which must be one number, or null. The default is no limit.
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
     """
 
-    size: Annotated[Side | Size, BeforeValidator(_alone)]
+    size: Annotated[Side | Size | None, BeforeValidator(_alone)]
     max_size: Side | None = None
 
     example = {"size": 100}
 
     @model_validator(mode="after")
     def _max_size_goes_with_one_number(self) -> "Resize":
-        if self.max_size is not None and (
+        if self.size is None:
+            if self.max_size is None:
+                raise ValueError("size is empty, but should be one number, or [height, width]")
+        elif self.max_size is not None and (
             not isinstance(self.size, int) or self.max_size <= self.size
         ):
             raise ValueError(
@@ -54,11 +57,13 @@ class Resize(ResamplingStep):
         if input_spec.size:
             height, width = (int(n) for n in self.shape(np.array(input_spec.size, np.float64)))
             return input_spec.with_size((height, width))
-        min_side = 1 if self.max_size else self.size
+        min_side = 1 if self.max_size or self.size is None else self.size
         return input_spec.with_size((None, None), (min_side, min_side))
 
     def shape(self, size: Any) -> Any:
         """Return the output's [height, width] in pixels for an image of `size` [height, width]."""
+        if self.size is None:
+            return longer_side(size, self.max_size)
         assert isinstance(self.size, int)
         return shorter_side(size, self.size, self.max_size)
 
@@ -69,9 +74,11 @@ class Resize(ResamplingStep):
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import functional as F
 
-        size = [self.size] if isinstance(self.size, int) else list(self.size)
+        size = self.size
+        if not isinstance(size, tuple):
+            size = self.shape(np.array(image.shape[-2:], np.float64)).astype(int).tolist()
         mode = torch_interpolation(self.interpolation)
-        return F.resize(image, size, mode, max_size=self.max_size, antialias=self.antialias)
+        return F.resize(image, list(size), mode, antialias=self.antialias)
 
 
 class RandomResizedCrop(ResamplingStep):

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import model_validator
 
 from gpupipe.dataset.spec import FLOATS, PAIR, Values
+from gpupipe.errors import shown
 from gpupipe.pipeline.spec_checks import (
     DTYPES_TAKEN,
     check_channels,
@@ -133,6 +134,15 @@ class Normalize(Step):
             )
         check_channels(check_per_channel("mean", self.mean, input_spec))
         return input_spec.with_values("normalized")
+
+    def explain_doubt(self, input_spec: Spec) -> str:
+        is_for_scaled = all(abs(n) <= 1 for n in self.mean) and all(n <= 1 for n in self.std)
+        if input_spec.pixels.values != "unscaled" or not is_for_scaled:
+            return ""
+        return (
+            f"mean {shown(list(self.mean))} is for pixels of 0 to 1, but here they are unscaled, "
+            "as 0 to 255: write 'to_dtype: {dtype: float32, scale: true}' before it"
+        )
 
     @classmethod
     def guess_spec(cls, input_spec: Spec) -> Spec:

@@ -223,7 +223,9 @@ def _make_item(
 
 
 def _own_name(transform: Any) -> str:
-    """Return the name of the transform's class if that is torchvision's own, or nn.Sequential.
+    """Return the name of the transform's class if it is torchvision's own, or one of torch.nn's.
+
+    Of torch.nn, nn.Sequential and nn.Identity are known.
 
     Return "" for any other class. This includes subclasses, which may differ from their base.
     """
@@ -232,7 +234,11 @@ def _own_name(transform: Any) -> str:
     from torchvision.transforms import v2
 
     kind = type(transform)
-    own = [nn.Sequential, *(getattr(module, kind.__name__, None) for module in (v2, transforms))]
+    own = [
+        nn.Sequential,
+        nn.Identity,
+        *(getattr(module, kind.__name__, None) for module in (v2, transforms)),
+    ]
     return kind.__name__ if any(kind is found for found in own) else ""
 
 

@@ -50,6 +50,7 @@ def test_weights_and_batch_size_have_the_line_of_their_setting(three_samples: Pa
     assert message().startswith("c.yaml:5:12: ")
     assert "its 'w' is -1" in message()
     assert message("weights=v").startswith("'weights=v': loader.weights: the samples have no")
+    assert "write values: [w] under 'data:'" in message("data.values=[]")
     too_large = message("weights=null", "last_batch=drop")
     assert too_large.startswith("c.yaml:6:15: 3 samples cannot give 1 rank a full batch of 64")
 

@@ -1,12 +1,26 @@
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
+import gpupipe
 from gpupipe import config
+from gpupipe.config import LoaderConfig
+from gpupipe.errors import ConfigError
 from helpers.config_texts import DATA, LOADER, STEPS, read
+
+
+def test_every_argument_of_torchs_dataloader_is_a_setting_or_has_advice() -> None:
+    arguments = set(inspect.signature(DataLoader.__init__).parameters) - {"self", "dataset"}
+    known = {*LoaderConfig.model_fields, *LoaderConfig.advice_for}
+    assert arguments <= known
+    assert not LoaderConfig.advice_for.keys() & LoaderConfig.model_fields.keys()
+    with pytest.raises(ConfigError, match=r"num_workers: .*cpu and dali have threads.*dataloader"):
+        gpupipe.connect("tcp://127.0.0.1:5557", num_workers=3)
 
 
 def test_defaults() -> None:

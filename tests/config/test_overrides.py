@@ -81,6 +81,7 @@ def test_an_override_changes_one_step_and_not_its_aliases() -> None:
         ),
         ("bacth_size=3", "bacth_size: unknown key; did you mean 'batch_size'?"),
         ("pipelin=affine", "pipelin: unknown key; did you mean 'pipeline'?"),
+        ("drop_last=true", "drop_last: unknown key; write last_batch: drop"),
         ("root=/y", "root: unknown key; did you mean 'data.root'?"),
         ("dat.root=/y", "dat: unknown key; did you mean 'data.root'?"),
         ("rank=1", "rank: unknown key; did you mean 'shard.rank'?"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torchvision.datasets import ImageFolder
 
 from gpupipe import config
 from gpupipe.errors import ConfigError
@@ -244,3 +245,10 @@ def test_nested_too_deeply_in_a_dict_or_a_change_is_a_mistake() -> None:
         assert line.startswith("config: nested too deeply")
         (line,) = mistakes({"data": data, "pipeline": ["decode"]}, pipeline=steps)
         assert line.startswith("pipeline: nested too deeply")
+
+
+def test_an_object_that_is_no_config_is_told_what_to_write(faces: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"ImageFolder.*data=.'source': 'folder', .*{faces}"):
+        config.read(ImageFolder(faces))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="it is a int, but should be the path of a YAML file"):
+        config.read(3)  # type: ignore[arg-type]

@@ -15,6 +15,42 @@ KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
     [
         # unknown keys
         (DATA + STEPS + "loeder: {seed: 1}\n", "3:1: loeder: unknown key; did you mean 'loader'?"),
+        (
+            LOADER + "drop_last: true\n",
+            "4:3: loader.drop_last: unknown key; write last_batch: drop",
+        ),
+        (
+            DATA + STEPS + "drop_last: true\n",
+            "3:1: drop_last: unknown key; under 'loader', write last_batch: drop",
+        ),
+        (
+            LOADER + "prefetch_factor: 2\n",
+            "4:3: loader.prefetch_factor: unknown key; write prefetch",
+        ),
+        (
+            LOADER + "split: {train: 0.9, val: 0.1}\n  subset: valid\n",
+            "4:3: loader: split has the parts train and val: set subset to the one to load, such "
+            "as subset: val",
+        ),
+        (
+            DATA + "pipeline:\n- decode\n- resize: {size:64}\n",
+            "4:12: resize.size:64: unknown key; a blank is missing after the colon: write "
+            "'size: 64'",
+        ),
+        (
+            DATA + "pipeline:\n- decode\n- resize:{size: 64}\n",
+            "4:3: 'resize:{size': a blank is missing after the colon: write 'resize: ...'",
+        ),
+        (
+            "data:\n  source: folder\n    root: /x\n" + STEPS,
+            "3:9: not YAML: this line is indented more than 'source: folder' above it, which has a "
+            "value already: indent both alike",
+        ),
+        (
+            DATA + "pipeline:\n- decode\n- HorizontalFlip\n",
+            "4:3: there is no step 'HorizontalFlip': albumentations has it; the like here is "
+            "'random_horizontal_flip', with torchvision's parameters",
+        ),
         (DATA + STEPS + "zzz: 1\n", "3:1: zzz: unknown key; known: batch, data, loader, pipeline"),
         (
             DATA + STEPS + "batch_size: 4\n",

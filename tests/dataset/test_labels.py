@@ -21,6 +21,8 @@ def test_names_are_numbered_in_sorted_order() -> None:
 def test_whole_numbers_stay_as_they_are() -> None:
     numbers, classes = labels.from_texts(["3", "0", "03"], where)
     assert (numbers.tolist(), classes) == ([3, 0, 3], ["0", "1", "2", "3"])
+    numbers, classes = labels.from_texts(["0.0", "2.00", "1."], where)
+    assert (numbers.tolist(), classes) == ([0, 2, 1], ["0", "1", "2"]), "as tables write them"
     assert labels.from_numbers(np.array([2, 0]), where)[1] == ["0", "1", "2"]
 
 

@@ -36,9 +36,11 @@ def test_the_rest_is_kept_if_it_is_wanted() -> None:
         (["file", "mask", "years", "w"], r"no column 'class'.*data\.label.*data\.label=null"),
         (["file", "mask", "class", "w"], r"no column 'years'.*data\.values"),
         (["file", "mask", "class", "years"], r"no column 'w'.*data\.weight"),
+        (["file;mask;class;years;w"], r"a\.csv:1: the columns seem .* separated by ';'.*as \.csv"),
+        (["file\tmask\tclass"], r"separated by tabs: .*with tabs as \.tsv"),
         (["file", "mask", "class", "years", "w", "file"], "2 columns are called 'file'"),
     ],
-    ids=["path", "field", "label", "value", "weight", "twice"],
+    ids=["path", "field", "label", "value", "weight", "semicolons", "tabs", "twice"],
 )
 def test_a_column_that_is_missing_or_twice_is_named(columns: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):

@@ -18,7 +18,7 @@ from gpupipe.engines.dataloader.engine import DataLoaderEngine
 from gpupipe.engines.ray.engine import RayEngine
 from gpupipe.engines.remote.engine import RemoteEngine
 from gpupipe.loading.assembly import resolve
-from gpupipe.loading.ignored_settings import LOADER_SETTINGS, list_ignored_settings
+from gpupipe.loading.ignored_settings import LOADER_SETTINGS, list_doubts, list_ignored_settings
 from gpupipe.schema import yaml_files
 from helpers import forked_python
 from helpers.served import serving
@@ -91,6 +91,39 @@ def test_load_tells_it_once(faces: Path, caplog: pytest.LogCaptureFixture) -> No
     (told,) = [r.getMessage() for r in caplog.records if r.name == "gpupipe"]
     assert told == "loader.workers=7 has no effect: engine dali does not use it"
     assert {r.levelno for r in caplog.records} == {logging.WARNING}
+
+
+NORMALIZE = {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
+
+
+def test_numbers_for_scaled_pixels_on_unscaled_ones_are_told_once(
+    tmp_path: Path, faces: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The images would be of -2 to 1,200: `to_dtype` without `scale` keeps 0 to 255."""
+    path = tmp_path / "c.yaml"
+    own = config(faces) | {"pipeline": ["decode", {"to_dtype": {"dtype": "float32"}}, NORMALIZE]}
+    path.write_text(yaml.safe_dump(own))
+    for _ in range(2):
+        gpupipe.load(path, device="cpu").close()
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "gpupipe"]
+    assert told.startswith(f"{path}:")
+    assert "normalize: mean [0.485, 0.456, 0.406] is for pixels of 0 to 1" in told
+    assert "write 'to_dtype: {dtype: float32, scale: true}' before it" in told
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        ["decode", {"to_dtype": {"dtype": "float32", "scale": True}}, NORMALIZE],
+        [
+            "decode",
+            {"to_dtype": {"dtype": "float32"}},
+            {"normalize": {"mean": [124, 116, 104], "std": [58, 57, 57]}},
+        ],
+    ],
+)
+def test_numbers_that_fit_the_pixels_are_no_doubt(pipeline: list[Any]) -> None:
+    assert list_doubts(configs.read(config() | {"pipeline": pipeline})) == []
 
 
 def test_what_is_the_servers_to_say_is_told(faces: Path, caplog: pytest.LogCaptureFixture) -> None:

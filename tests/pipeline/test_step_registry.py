@@ -9,7 +9,12 @@ from torchvision.transforms import v2
 
 from gpupipe.batch_stage.batch_step import BATCH_STEPS
 from gpupipe.pipeline.step import Step
-from gpupipe.pipeline.step_registry import STEPS, advise_on_torchvision, to_snake_case
+from gpupipe.pipeline.step_registry import (
+    ALBUMENTATIONS,
+    STEPS,
+    advise_on_torchvision,
+    to_snake_case,
+)
 
 NO_TRANSFORMS = {"AutoAugmentPolicy", "InterpolationMode", "Transform"}
 CLASSES = [n for n, c in vars(v2).items() if inspect.isclass(c) and n not in NO_TRANSFORMS]
@@ -18,6 +23,7 @@ CLASSES = [n for n, c in vars(v2).items() if inspect.isclass(c) and n not in NO_
 def test_the_steps_that_advice_names_exist() -> None:
     assert {"cutmix", "mixup"} <= set(BATCH_STEPS.names())
     assert "to_dtype" in STEPS.names()
+    assert {*ALBUMENTATIONS.values()} <= set(STEPS.names())
 
 
 @pytest.mark.parametrize(
@@ -28,6 +34,10 @@ def test_the_steps_that_advice_names_exist() -> None:
         ("RandomCrop", "write 'random_crop'"),
         ("RandomIoUCrop", "write 'random_iou_crop'"),
         ("SanitizeKeyPoints", "write 'sanitize_keypoints'"),
+        ("RandomBrightnessContrast", "albumentations has it; the like here is 'color_jitter'"),
+        ("A.HorizontalFlip", "the like here is 'random_horizontal_flip', with torchvision's"),
+        ("ToTensorV2", "write 'to_dtype: {dtype: float32, scale: true}'"),
+        ("albumentations.GridDistortion", "no plugin has it: write a step of your own"),
         ("random_erasin", "did you mean 'random_erasing'"),
         ("unheard_of", "known: aug_mix"),
     ],

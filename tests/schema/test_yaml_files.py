@@ -51,7 +51,12 @@ def complaint(text: str) -> str:
         ),
         (
             "a: 1\n b: 2\n",
-            "f:2:3: not YAML: a second colon: put a value that holds one in quotes, and a new "
+            "f:2:3: not YAML: this line is indented more than 'a: 1' above it, which has a value "
+            "already: indent both alike",
+        ),
+        (
+            "a: b: 2\n",
+            "f:1:5: not YAML: a second colon: put a value that holds one in quotes, and a new "
             "key on its own line",
         ),
         ("a: 'it\n", "f:1:4: not YAML: the quotes are not closed"),

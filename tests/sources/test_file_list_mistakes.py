@@ -111,7 +111,7 @@ BAD = {
         "path,label\na,1\nb, \n",
         "3: the label is empty: label every sample",
     ),
-    "a fraction": (".csv", "path,label\na,1.0\n", "2: the label 1.0 is not a whole number"),
+    "a fraction": (".csv", "path,label\na,1.5\n", "2: the label 1.5 is not a whole number"),
     "a fraction behind": (
         ".csv",
         "path,label\na,1\nb,2e.5\nb,-.5e3\n",

@@ -7,8 +7,11 @@ import numpy as np
 import pydantic
 import pytest
 import torch
+from PIL import Image
 from torchvision.transforms.v2 import RandomResizedCrop as Torchvision
+from torchvision.transforms.v2 import functional as F
 
+import gpupipe
 from gpupipe.pipeline.step import Params, Spec
 from gpupipe.steps.resize import RandomResizedCrop, Resize
 from helpers.reference import Difference, differences, emitted, load
@@ -30,6 +33,7 @@ def inner(d: Difference) -> torch.Tensor:
         {"size": [97, 301]},
         {"size": 700},
         {"size": 200, "max_size": 256},
+        {"size": None, "max_size": 200},
     ],
     ids=str,
 )
@@ -84,9 +88,37 @@ def test_shape_is_known_where_the_input_s_is() -> None:
     )
 
 
+def test_null_sets_the_longer_side_as_torchvision_does() -> None:
+    step = Resize.model_validate({"size": None, "max_size": 100})
+    for height, width in ((75, 300), (300, 75), (20, 50), (100, 100), (301, 299)):
+        image = torch.zeros(3, height, width, dtype=torch.uint8)
+        theirs = F.resize(image, None, max_size=100).shape
+        assert step.torch(image, {}).shape == theirs
+        known = Spec.of_image(None).with_size((height, width))
+        assert step.infer_spec(known).size == tuple(theirs[1:])
+
+
+@pytest.mark.parametrize("engine", ["cpu", "dali", "dataloader"])
+@pytest.mark.parametrize("size", [8, None])
+def test_no_side_of_a_long_image_becomes_0(tmp_path: Path, engine: str, size: int | None) -> None:
+    """torchvision refuses such an image, and the epoch ended with it."""
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (1000, 2), (9, 9, 9)).save(tmp_path / "a/0.png")
+    config = {
+        "data": {"source": "folder", "root": str(tmp_path)},
+        "pipeline": ["decode", {"resize": {"size": size, "max_size": 100}}],
+        "loader": {"engine": engine, "device": "cpu", "workers": 0, "batch_size": 1},
+    }
+    with gpupipe.load(config) as loader:
+        (batch,) = loader
+    assert batch["image"].shape == (1, 3, 1, 100)
+    assert (batch["image"] == 9).all()
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
+        {"size": None},
         {"size": [1, 2], "max_size": 3},
         {"size": 10, "max_size": 10},
         {"size": 9, "interpolation": "bicubic", "antialias": False},

@@ -230,6 +230,13 @@ class Mine(v2.Transform):
     """A transform of one's own."""
 
 
+def test_identity_and_a_size_of_none() -> None:
+    steps = gpupipe.from_torchvision(
+        v2.Compose([torch.nn.Identity(), v2.Resize(size=None, max_size=32), v2.ToImage()])
+    )
+    assert list(steps) == ["decode", "identity", {"resize": {"size": None, "max_size": 32}}]
+
+
 def test_all_that_has_no_counterpart_is_named_with_what_to_write() -> None:
     missing = v2.Compose(
         [

@@ -26,6 +26,7 @@ from gpupipe.decoders.decoder import (
     read_orientation,
 )
 from gpupipe.decoders.image_header import read_header
+from gpupipe.decoders.libtiff import silence_errors
 from gpupipe.decoders.pillow_pixels import check_supported, decode_deep_pnm, read_pixels, read_tile
 
 _Result = TypeVar("_Result")
@@ -72,6 +73,8 @@ class Pillow(Decoder):
         out: Any = None,
     ) -> Pixels:  # fmt: skip
         content = bytes(data)
+        if header.format == "TIFF":
+            silence_errors()
         return _call(header.format, lambda: _decode(header, content, mode, dtype))
 
 
