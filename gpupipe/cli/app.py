@@ -26,7 +26,7 @@ from gpupipe.cli.arguments import (
     write_json,
     writing,
 )
-from gpupipe.cli.console import Screen, console, leave_interrupted
+from gpupipe.cli.console import Screen, console, leave_interrupted, read_config
 from gpupipe.errors import ConfigError, GpupipeError, StepError, counted
 
 if TYPE_CHECKING:
@@ -104,11 +104,10 @@ def run(
     KEY=VALUE changes a setting: batch_size=64, device=cpu, data.root=/images,
     pipeline=imagenet_train.
     """
-    from gpupipe import config as configs
+    checked = read_config(config, overrides)
     from gpupipe.bench import tables
     from gpupipe.bench.memory import PeakMemory
 
-    checked = configs.read(config, overrides)
     with Screen(quiet) as screen, PeakMemory() as memory:
         loader, meter = screen.start(
             checked, lambda loader, batch: _show(loader, batch, show) if show else None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from gpupipe.errors import GpupipeError
 
 if TYPE_CHECKING:
     from gpupipe.config import Config
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
     from gpupipe.loader import Loader
 
 _INTERRUPTED = 130
+_CHILD_SECONDS = 1.0
 _PIPED_WIDTH = 120
 
 
@@ -131,11 +137,11 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
         overrides: KEY=VALUE settings.
         here: Whether to read the index on this machine even if a server makes the batches.
     """
+    checked = read_config(name, overrides)
     from gpupipe import config as configs
     from gpupipe.loader import open_loader
     from gpupipe.loading.assembly import resolve
 
-    checked = configs.read(name, overrides)
     if not here and not resolve(checked).reads_data:
         with open_loader(checked) as loader:
             return checked, loader.index
@@ -185,9 +191,49 @@ def console() -> Any:
     return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
+def read_config(name: str, overrides: tuple[str, ...]) -> Config:
+    """Read a config, and import all that its loader needs; Ctrl-C ends the process meanwhile."""
+    with exit_on_interrupt():
+        from gpupipe import config as configs
+        from gpupipe import loader  # noqa: F401  # imports torch
+        from gpupipe.loading.assembly import resolve
+
+        checked = configs.read(name, overrides)
+        with suppress(GpupipeError):  # the command meets it again, where it tells it
+            resolve(checked)
+    return checked
+
+
+@contextmanager
+def exit_on_interrupt() -> Iterator[None]:
+    """Exit at once on Ctrl-C inside the block, which only imports modules.
+
+    A KeyboardInterrupt would be lost there: packages catch all exceptions of what they import.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if (
+        before is not signal.default_int_handler
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield  # the caller handles it, or ignores it
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: leave_interrupted())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def leave_interrupted() -> None:
-    """Exit at once with code 130, without waiting for batches that are still being decoded."""
+    """Exit at once with code 130, without waiting for batches that are still being decoded.
+
+    Worker processes are killed first: they would outlive this process for a moment.
+    """
     click.echo("interrupted", err=True)
+    if "multiprocessing" in sys.modules:
+        for child in sys.modules["multiprocessing"].active_children():
+            child.kill()
+            child.join(_CHILD_SECONDS)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(_INTERRUPTED)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -92,3 +95,69 @@ def test_after_ctrl_c_the_exit_code_is_that_of_shells() -> None:
     code = "from gpupipe.cli.console import leave_interrupted; print('out'); leave_interrupted()"
     done = forked_python.run(["-c", code])
     assert (done.returncode, done.stdout, done.stderr) == (130, "out\n", "interrupted\n")
+
+
+INTERRUPTED = """
+import os, signal, sys
+from gpupipe.cli import console
+
+with console.exit_on_interrupt():
+    try:  # as packages do, around the imports of what they can do without
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+    except BaseException:
+        pass
+print("lost")
+"""
+
+
+def test_ctrl_c_is_not_lost_while_modules_are_imported() -> None:
+    done = forked_python.run(["-c", INTERRUPTED])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_after_the_imports_ctrl_c_is_an_exception_again() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with console.exit_on_interrupt():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+IMPORTING = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "gpupipe.loading.assembly":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                for _ in range(1000):
+                    pass
+            except KeyboardInterrupt:
+                pass
+
+sys.meta_path.insert(0, Interrupts())
+from gpupipe.cli.app import main
+
+main(["run", "lfw", "data.root=/nowhere", "data.fetch=null"])
+"""
+
+
+def test_run_ends_when_it_is_interrupted_in_an_import() -> None:
+    command = [sys.executable, "-c", IMPORTING]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_no_worker_outlives_an_interrupted_command() -> None:
+    code = (
+        "import multiprocessing as m, time\n"
+        "from gpupipe.cli.console import leave_interrupted\n"
+        "p = m.get_context('fork').Process(target=time.sleep, args=(600,), daemon=True)\n"
+        "p.start(); print(p.pid, flush=True); leave_interrupted()"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert not Path(f"/proc/{int(done.stdout)}").exists()
