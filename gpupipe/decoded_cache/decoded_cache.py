@@ -172,7 +172,16 @@ class DecodedCache:
             field: A field that has a prefix.
             column: The field's column.
             rows: The samples' rows in the column.
+
+        Raises:
+            DataError: Another program truncated the file of the cache.
         """
+        try:
+            self._file.check_unchanged()
+        except DamagedCacheError as e:
+            raise DataError(
+                f"data.cache_decoded: {self._path}: {e}: stop what changes it, and load again"
+            ) from e
         spans = [column.span(row) for row in rows]
         states = iter(read_states([span.path for span in spans if span is not None]))
         return [

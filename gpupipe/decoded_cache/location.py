@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ByteSize
 
 from gpupipe.dataset.source import DecodedCacheOptions
+from gpupipe.decoded_cache.cache_file import create_file, is_in_use, lock_path, read_header
 from gpupipe.decoded_cache.layout import (
     ALIGNMENT,
     COUNTERS_OFFSET,
@@ -26,9 +27,8 @@ from gpupipe.decoded_cache.layout import (
     Counters,
     DamagedCacheError,
 )
-from gpupipe.decoded_cache.record_file import create_file, is_in_use, lock_path, read_header
 from gpupipe.errors import DataError
-from gpupipe.runtime.files import cache_dir, hold_lock
+from gpupipe.runtime.files import cache_dir, explain_foreign, hold_lock
 from gpupipe.runtime.memory import read_meminfo
 
 SUFFIX = ".decoded"
@@ -142,7 +142,7 @@ def _create_folder(folder: Path) -> None:
 
     Raises:
         OSError: The folder cannot be created.
-        DataError: There is no shared memory, or the folder belongs to another user.
+        DataError: There is no shared memory, or the folder is a link, or others may write to it.
     """
     if folder.parent == _find_shared_memory() and not folder.parent.is_dir():
         raise DataError(
@@ -150,9 +150,10 @@ def _create_folder(folder: Path) -> None:
             "where: disk"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
+    if wrong := explain_foreign(folder.lstat()):
         raise DataError(
-            f"data.cache_decoded: {folder} belongs to another user: remove it, or write where: disk"
+            f"data.cache_decoded: {folder} {wrong}: remove it (or, if it is yours, run "
+            f"'chmod 700 {folder}')"
         )
 
 

@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.decoded_cache.cache_file import lock_path, open_own, read_state, unpack_header
 from gpupipe.decoded_cache.layout import (
     ALIGNMENT,
     COUNTERS_OFFSET,
@@ -42,12 +43,11 @@ from gpupipe.decoded_cache.layout import (
     SLOT_SIZE,
     SLOTS_OFFSET,
     UNDECIDED,
-    CacheHeader,
     Counters,
     DamagedCacheError,
     Record,
 )
-from gpupipe.runtime.files import hold_lock, open_regular, write_atomically
+from gpupipe.runtime.files import hold_lock
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """With this flag, Linux makes a writable map of a file that is larger than memory."""
@@ -58,35 +58,6 @@ _RECORDS_TO_DECIDE = 64
 _SAFETY = 0.98
 """The share of the space for pixels to fill. The rest is a reserve: sample sizes are estimates."""
 _UNKNOWN, _GOOD, _BAD = 0, 1, 2
-
-
-def create_file(path: Path, header: CacheHeader) -> None:
-    """Create a cache file without records. The file appears complete, or not at all.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    with write_atomically(path) as temporary, open(temporary, "wb") as f:
-        f.write(header.pack().ljust(COUNTERS_OFFSET, b"\0"))
-        f.write(Counters(header.data_offset, 0, UNDECIDED).pack().ljust(SLOTS_OFFSET, b"\0")[:128])
-        f.write(bytes(header.data_offset - SLOTS_OFFSET))
-        f.truncate(header.size)
-
-
-def read_header(path: Path) -> CacheHeader:
-    """Read the header of a cache file, and check its counters and its size.
-
-    Raises:
-        OSError: The file cannot be read.
-        DamagedCacheError: The file is no cache file, or is damaged.
-    """
-    with open_regular(path) as f:
-        head = f.read(SLOTS_OFFSET)
-        header = CacheHeader.unpack(head[:COUNTERS_OFFSET])
-        counters = Counters.unpack(head[COUNTERS_OFFSET:][:COUNTERS_SIZE])
-        if os.fstat(f.fileno()).st_size != header.size or counters.end > header.size:
-            raise DamagedCacheError("it has another size than its header says")
-    return header
 
 
 class RecordFile:
@@ -108,10 +79,11 @@ class RecordFile:
     """
 
     def __init__(self, path: Path, samples: int) -> None:
-        self.header = read_header(path)
         self._samples = samples
         self._lock_path = lock_path(path)
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = open_own(path)
+        self.header = unpack_header(self._fd)
+        self._seen = read_state(self._fd)
         # Tells other processes that the file is in use. Forked children share the lock.
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         self._map = mmap.mmap(
@@ -125,6 +97,30 @@ class RecordFile:
         self._checked = mmap.mmap(-1, self.header.slots)
         self._is_full = False
         self._count_all_records()
+
+    def check_unchanged(self) -> None:
+        """Check that no other program changed the file. Call it before each batch.
+
+        If the file was written to, and not by `add`, the checksums of all records are checked again
+        on use. A file that is truncated after this check, and read before it is looked up again,
+        ends the process with SIGBUS: no program can read pages that do not exist.
+
+        Raises:
+            DamagedCacheError: The file has another size than its header says.
+        """
+        if self._fd < 0:
+            return
+        state = read_state(self._fd)
+        if state == self._seen:
+            return
+        if state.size != self.header.size:
+            raise DamagedCacheError(
+                f"another program made it {state.size:,} bytes long, in place of "
+                f"{self.header.size:,}, while it was in use"
+            )
+        if state.counters == self._seen.counters or state.blocks < self._seen.blocks:
+            self._checked[:] = bytes(self.header.slots)
+        self._seen = state
 
     def find(self, key: bytes) -> Record | None:
         """Return the record of a key; None if there is none, or if its pixels are damaged."""
@@ -281,26 +277,6 @@ class RecordFile:
         done = 0
         while done < len(data):
             done += os.pwrite(self._fd, data[done:].data, offset + done)
-
-
-def lock_path(path: Path) -> Path:
-    """Return the lock file of a cache file."""
-    return path.with_suffix(".lock")
-
-
-def is_in_use(path: Path) -> bool:
-    """Return whether a living process has a cache file open.
-
-    Raises OSError if the file cannot be opened.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def _is_chosen(key: bytes, share: float) -> bool:

@@ -171,10 +171,13 @@ def hold_lock(path: Path, on_wait: Callable[[], object] = lambda: None) -> Itera
         on_wait: Called once, before waiting, if the lock is not free.
 
     Raises:
-        OSError: The file cannot be created or locked.
+        OSError: The file cannot be created or locked, or is a symbolic link.
     """
-    with path.open("ab") as file:
-        if not try_lock(file.fileno()):
+    # A link in the place of a lock file would create or open a file somewhere else.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags, 0o666)
+    try:
+        if not try_lock(file):
             on_wait()
             fcntl.flock(file, fcntl.LOCK_EX)
         try:
@@ -182,6 +185,23 @@ def hold_lock(path: Path, on_wait: Callable[[], object] = lambda: None) -> Itera
         finally:
             # If another thread forked meanwhile, its child holds a copy: closing would not unlock.
             fcntl.flock(file, fcntl.LOCK_UN)
+    finally:
+        os.close(file)
+
+
+def explain_foreign(status: os.stat_result) -> str:
+    """Return why other users could change a file or folder of this user's; "" if they cannot.
+
+    Args:
+        status: Of the file itself: from `fstat`, or from `lstat`, which follows no link.
+    """
+    if stat.S_ISLNK(status.st_mode):
+        return "is a symbolic link"
+    if status.st_uid != os.getuid():
+        return "belongs to another user"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "can be written by other users"
+    return ""
 
 
 def expand_user(path: str | Path) -> Path:

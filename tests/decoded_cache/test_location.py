@@ -9,9 +9,9 @@ import pytest
 
 from gpupipe.dataset.source import DecodedCacheOptions
 from gpupipe.decoded_cache import location
+from gpupipe.decoded_cache.cache_file import read_header
 from gpupipe.decoded_cache.decoded_cache import describe_job
 from gpupipe.decoded_cache.location import empty_caches, list_caches
-from gpupipe.decoded_cache.record_file import read_header
 from gpupipe.errors import DataError
 from helpers import disks
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpupipe.decoded_cache.cache_file import is_in_use, read_header
 from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, SLOTS_OFFSET, DamagedCacheError
-from gpupipe.decoded_cache.record_file import RecordFile, is_in_use, read_header
+from gpupipe.decoded_cache.record_file import RecordFile
 from helpers.decoded_caches import key, new_file, picture
 
 FILL = """

@@ -13,9 +13,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.decoded_cache.cache_file import create_file
 from gpupipe.decoded_cache.layout import CacheHeader, Counters
 from gpupipe.decoded_cache.location import list_files
-from gpupipe.decoded_cache.record_file import RecordFile, create_file
+from gpupipe.decoded_cache.record_file import RecordFile
 
 MEMORY = {"where": "memory", "max_bytes": "200MB"}
 DISK = {"where": "disk", "max_bytes": "200MB"}
