@@ -136,6 +136,8 @@ class PipeDataModule(LightningDataModule):
         loader = self._load("train", **(same if overfit else {}))
         if self.trainer is not None:
             _correct_batch_count(self.trainer, loader)
+            if not any(isinstance(c, _RestoreLate) for c in self.trainer.callbacks):
+                self.trainer.callbacks.insert(0, _RestoreLate())
         return loader
 
     def val_dataloader(self) -> Loader:
@@ -240,6 +242,23 @@ def _correct_batch_count(trainer: Trainer, loader: Loader) -> None:
             setattr(progress, name, getattr(progress, name) + more)
 
     loader.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]
+
+
+class _RestoreLate(Callback):
+    """Restores the state of a loader that was created before Lightning read the checkpoint.
+
+    `trainer.estimated_stepping_batches` in configure_optimizers() creates the training loader
+    early. Lightning then never loads the loader's state:
+    https://github.com/Lightning-AI/pytorch-lightning/issues/20550
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        loop: Any = trainer.fit_loop
+        if not loop.restarting or not loop._combined_loader_states_to_load:
+            return
+        loop._load_combined_loader_states()
+        loop._data_fetcher.setup(loop._combined_loader)
+        iter(loop._data_fetcher)  # a new iterator: the state ended the old one
 
 
 class DataWaitMonitor(Callback):

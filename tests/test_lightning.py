@@ -185,6 +185,41 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     assert resumed.validated == whole.validated[every // STEPS :]
 
 
+class Estimating(Seen):
+    """Reads how many steps there will be, as schedules of the learning rate need it.
+
+    Lightning then sets up the training loader before it restores the checkpoint (its issue 20550).
+    """
+
+    def configure_optimizers(self) -> Any:
+        self.estimated = self.trainer.estimated_stepping_batches
+        return super().configure_optimizers()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("every", [3, 8])
+def test_a_resume_loses_and_repeats_nothing_where_the_count_of_steps_was_read_before(
+    config: Any, tmp_path: Path, engine: str, every: int
+) -> None:
+    torch.manual_seed(0)
+    whole = Estimating()
+    begun = {k: v.clone() for k, v in whole.state_dict().items()}
+    fit(config, tmp_path, whole, engine=engine)
+    assert whole.estimated == 3 * STEPS
+    broken, resumed = Estimating(stop_at=every + 2), Estimating()
+    broken.load_state_dict(begun)
+    saving = ModelCheckpoint(
+        tmp_path / "kept", every_n_train_steps=every, save_top_k=-1, filename="{step}"
+    )
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        fit(config, tmp_path, broken, engine=engine, callbacks=[saving], enable_checkpointing=True)
+    kept = tmp_path / "kept" / f"step={every}.ckpt"
+    fit(config, tmp_path, resumed, engine=engine, ckpt_path=kept)
+    flat = [b for e in sorted(whole.trained) for b in whole.trained[e]]
+    assert [b for e in sorted(resumed.trained) for b in resumed.trained[e]] == flat[every:]
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(resumed), strict=True))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("before", "after"), [(5, 3), (5, 12), (3, 5), (4, 36)])
 def test_a_run_resumed_with_other_batches_loses_nothing(
