@@ -136,8 +136,9 @@ class PipeDataModule(LightningDataModule):
         loader = self._load("train", **(same if overfit else {}))
         if self.trainer is not None:
             _correct_batch_count(self.trainer, loader)
-            if not any(isinstance(c, _RestoreLate) for c in self.trainer.callbacks):
-                self.trainer.callbacks.insert(0, _RestoreLate())
+            trainer: Any = self.trainer
+            if not any(isinstance(each, _RestoreLate) for each in trainer.callbacks):
+                trainer.callbacks.insert(0, _RestoreLate())
         return loader
 
     def val_dataloader(self) -> Loader:

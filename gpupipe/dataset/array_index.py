@@ -146,7 +146,7 @@ def check_labels(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int6
     """Return the numbers read from `files` as labels, int64 (N,).
 
     Raises:
-        DataError: The numbers are not integers of shape (N,) or (N, 1).
+        DataError: The numbers are not integers of shape (N,) or (N, 1), or are no classes.
     """
     if numbers.shape[1:] == (1,):
         numbers = numbers[:, 0]
@@ -159,6 +159,9 @@ def check_labels(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int6
         # Larger numbers must not turn negative: they are too large for a class either way.
         numbers = np.minimum(numbers, np.uint64(np.iinfo(np.int64).max))
     as_int64: NDArray[np.int64] = numbers.astype(np.int64)
+    name = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
+    if len(as_int64):
+        labels.from_numbers(as_int64, lambda i: f"{name}: data.labels: sample {i} (row {i})")
     return as_int64
 
 

@@ -30,6 +30,8 @@ MAX_PIXELS = 178_956_970
 RESERVED_NAMES = ("label", "id")
 """Names in a batch that no field and no value may have."""
 _MIN_CACHE_BYTES = 1_000_000
+_BYTES_PER_PIXEL = 3
+"""An RGB image that is not compressed has so many. Hardly any image file is larger."""
 
 
 class DecodedCacheOptions(pydantic.BaseModel):
@@ -63,6 +65,7 @@ class Source(pydantic.BaseModel):
     Attributes:
         name: The name of the source in the YAML.
         separate_files: Whether each image is a file of its own, not a part of a larger file.
+        inflates: Whether image files are compressed in a container, so that `max_bytes` counts.
         format: Part of the saved index's key. Raise it when the same data yield another index.
         not_indexed: Options on which the saved index does not depend.
         column_types: The classes that columns of the saved index may have, dataclasses of arrays.
@@ -71,6 +74,9 @@ class Source(pydantic.BaseModel):
             has under `mask`.
         max_pixels: Image files of more pixels are broken samples. The header is checked before
             anything is decoded. null means no limit; the default is Pillow's limit.
+        max_bytes: Image files of more bytes are broken samples, in containers that compress them:
+            ZIP and Parquet. What the container declares is checked before anything is inflated, and
+            the result after that. null, the default: 3 bytes for each of `max_pixels`.
         cache_decoded: Where to keep decoded images, such as {where: memory, max_bytes: 8GB}. The
             cache holds the output of `decode`, and of the steps right after it that draw nothing.
             null, the default: decode in every epoch.
@@ -80,13 +86,24 @@ class Source(pydantic.BaseModel):
 
     name: ClassVar[str]
     separate_files: ClassVar[bool] = True
+    inflates: ClassVar[bool] = False
     format: ClassVar[int] = 1
-    not_indexed: ClassVar[frozenset[str]] = frozenset({"masks", "max_pixels", "cache_decoded"})
+    not_indexed: ClassVar[frozenset[str]] = frozenset(
+        {"masks", "max_pixels", "max_bytes", "cache_decoded"}
+    )
     column_types: ClassVar[index_cache.Columns] = index_cache.BASIC_COLUMNS
 
     masks: tuple[str, ...] = ()
     max_pixels: Annotated[int, Field(ge=1), WHOLE] | None = MAX_PIXELS
+    max_bytes: Bytes | None = None
     cache_decoded: DecodedCacheOptions | None = None
+
+    @property
+    def byte_limit(self) -> int:
+        """The maximum size of an inflated image file in bytes; 0 for no limit."""
+        if self.max_bytes is not None:
+            return int(self.max_bytes)
+        return _BYTES_PER_PIXEL * self.max_pixels if self.max_pixels else 0
 
     @abstractmethod
     def index(self, progress: Progress = ignore_progress) -> Index:

@@ -104,6 +104,27 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
             yield ZipMember(name, header, raw, stored_size, size, crc, method, flags)
 
 
+def check_name(data: NDArray[np.uint8], member: ZipMember) -> None:
+    """Check a member's name. A damaged name could hide an image, since names choose the images.
+
+    Raises:
+        DamagedError: The archive's directory and the member's own header have different names.
+        ValueError: The name is an absolute path, or leads out of the folder of the archive.
+    """
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        raise ValueError(
+            f"{member.name}: an archive has relative paths without '..': write it again from "
+            "inside its folder"
+        )
+    if member.header + _LOCAL.size > len(data):
+        raise DamagedError(f"cut off: {member.name} begins past the file's end")
+    _, name_size, _ = _LOCAL.unpack_from(data.data, member.header)
+    begin = member.header + _LOCAL.size
+    raw = bytes(data.data[begin : begin + name_size])
+    if raw != member.raw_name:
+        raise DamagedError(f"{member.name} is not at byte {member.header:,}, as the directory says")
+
+
 def locate(data: NDArray[np.uint8], member: ZipMember) -> int:
     """Return the byte offset of a member's stored bytes in the file.
 
@@ -120,14 +141,11 @@ def locate(data: NDArray[np.uint8], member: ZipMember) -> int:
             f"{name}: compressed with {method}: only stored and deflated members are read, so "
             "write the archive again (zip -0 stores images, which compress no further)"
         )
-    if member.header + _LOCAL.size > len(data):
-        raise DamagedError(f"cut off: {name} begins past the file's end")
+    check_name(data, member)
     signature, name_size, extra_size = _LOCAL.unpack_from(data.data, member.header)
-    begin: int = member.header + _LOCAL.size
-    raw = bytes(data.data[begin : begin + name_size])
-    if signature != b"PK\3\4" or raw != member.raw_name:
+    if signature != b"PK\3\4":
         raise DamagedError(f"{name} is not at byte {member.header:,}, as the directory says")
-    begin += name_size + extra_size
+    begin: int = member.header + _LOCAL.size + name_size + extra_size
     if begin + member.stored_size > len(data):
         raise DamagedError(f"cut off: {name} ends past the file's end")
     max_size = member.stored_size * (_MAX_RATIO if member.is_deflated else 1)

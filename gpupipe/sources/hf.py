@@ -87,6 +87,7 @@ class Hf(FileSource):
     """
 
     name: ClassVar[str] = "hf"
+    inflates: ClassVar[bool] = True
     not_indexed: ClassVar[frozenset[str]] = FileSource.not_indexed | {"row_groups", "unpack"}
 
     root: Annotated[Path, AfterValidator(expand_home)]
@@ -177,7 +178,9 @@ class Hf(FileSource):
             places = (Path(root) / paths[n] for n in range(len(paths)))
             sizes = np.array([path.stat().st_size for path in places], np.int64)
             column = split_fields(self.fields)[0][name]
-            return RowGroupColumn(root, paths, sizes, column, file, group, row, self.row_groups)
+            return RowGroupColumn(
+                root, paths, sizes, column, file, group, row, self.row_groups, self.byte_limit
+            )
         parts = [part for rows in every for part in rows.spans[name]]
         offset, length = np.concatenate(parts, axis=1)
         return SpanColumn(root, paths, file, offset, length)

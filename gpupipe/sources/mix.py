@@ -134,7 +134,11 @@ class Mix(Source):
             DataError: A part cannot be read, or the parts do not fit together.
             FetchError: A download failed.
         """
-        every = {name: part.source.index(progress) for name, part in self.parts.items()}
+        limits = {"max_pixels": self.max_pixels, "max_bytes": self.max_bytes}
+        every = {
+            name: part.source.model_copy(update=limits).index(progress)
+            for name, part in self.parts.items()
+        }
         indexes = list(every.values())
         classes, labels = self._join_classes(every)
         names = join_strings([index.names for index in indexes])

@@ -21,7 +21,7 @@ from gpupipe.dataset.list_columns import (
 from gpupipe.dataset.shards import ByteRanges, ShardedSource, ShardFile, name_shard
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
-from gpupipe.formats import arrow_columns
+from gpupipe.formats import arrow_columns, check_size
 from gpupipe.runtime.installation import require_extra
 
 _ROWS_AT_ONCE = 64
@@ -49,6 +49,8 @@ class Parquet(ShardedSource):
     """
 
     name: ClassVar[str] = "parquet"
+    inflates: ClassVar[bool] = True
+    not_indexed: ClassVar[frozenset[str]] = ShardedSource.not_indexed - {"max_bytes", "max_pixels"}
 
     fields: Fields = Field(default={"image": "image"}, min_length=1)
     label: str | None = "label"
@@ -87,12 +89,17 @@ class Parquet(ShardedSource):
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in images}
         key = ("parquet", list(images.values()))
         reason = f"the images of {path} are unpacked there"
+        for number in range(table.num_row_groups):
+            arrow_columns.check_row_group(table, number, images.values(), self.byte_limit)
         with write_parts(path, key, reason) as (unpacked, file):
             for rows in arrow_columns.iter_rows(table, columns, _ROWS_AT_ONCE):
                 others.add(rows)
                 for name, column in images.items():
                     for image in arrow_columns.find_bytes(rows.column(column), column):
-                        spans[name].append((file.tell(), file.write(image.as_buffer())))
+                        content = image.as_buffer()
+                        row = f"row {len(spans[name])}: "
+                        check_size(content.size, self.byte_limit, row)
+                        spans[name].append((file.tell(), file.write(content)))
         fields = {
             name: ByteRanges(*np.array(parts, np.int64).reshape(-1, 2).T)
             for name, parts in spans.items()

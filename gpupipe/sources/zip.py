@@ -18,7 +18,7 @@ from gpupipe.dataset.reading import map_file, read_rows_in_parallel
 from gpupipe.dataset.shards import find_files, name_shard
 from gpupipe.dataset.source import FileSource
 from gpupipe.errors import DataError, counted
-from gpupipe.formats import zip_directory
+from gpupipe.formats import check_size, zip_directory
 from gpupipe.formats.zip_directory import ZipMember
 
 _IMAGE = "image"
@@ -34,17 +34,21 @@ class ZipColumn(Column):
         size: The size of each row in bytes after inflating, int64 (N,).
         crc: The CRC-32 of each row after inflating, int64 (N,).
         is_deflated: Whether each row is deflated, bool (N,).
+        max_bytes: The maximum of `size` that is read; 0 for no limit.
     """
 
     spans: SpanColumn
     size: NDArray[np.int64]
     crc: NDArray[np.int64]
     is_deflated: NDArray[np.bool_]
+    max_bytes: int
 
     def __len__(self) -> int:
         return len(self.size)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
+        for size in self.size[rows].tolist():
+            check_size(size, self.max_bytes)
         stored = self.spans.read(rows)
         if not self.is_deflated[rows].any():
             return stored
@@ -69,7 +73,11 @@ class ZipColumn(Column):
 
     def take(self, rows: Rows) -> "ZipColumn":
         return ZipColumn(
-            self.spans.take(rows), self.size[rows], self.crc[rows], self.is_deflated[rows]
+            self.spans.take(rows),
+            self.size[rows],
+            self.crc[rows],
+            self.is_deflated[rows],
+            self.max_bytes,
         )
 
 
@@ -103,6 +111,9 @@ class Zip(FileSource):
     """
 
     name: ClassVar[str] = "zip"
+    inflates: ClassVar[bool] = True
+    format: ClassVar[int] = 2
+    not_indexed: ClassVar[frozenset[str]] = FileSource.not_indexed - {"max_bytes", "max_pixels"}
     column_types: ClassVar[tuple[type[Column], ...]] = (*FileSource.column_types, ZipColumn)
 
     shards: str | tuple[str, ...] = Field(min_length=1)
@@ -144,6 +155,7 @@ class Zip(FileSource):
                 np.array([member.size for member in members], np.int64),
                 np.array([member.crc for member in members], np.int64),
                 np.array([member.is_deflated for member in members], bool),
+                self.byte_limit,
             )
         numbers, classes = make_unlabelled(len(every))
         if self.label:
@@ -171,11 +183,13 @@ class Zip(FileSource):
         with name_shard(path):
             data = map_file(path)
             for member in zip_directory.iter_members(data):
+                zip_directory.check_name(data, member)
                 inner = member.name.removeprefix(prefix)
                 is_inside = member.name.startswith(prefix) and _is_visible(inner)
                 if is_inside and inner.lower().endswith(suffixes):
                     images.append(_Image(inner, member, zip_directory.locate(data, member)))
-                    if self.verify:
+                    is_read = not self.byte_limit or member.size <= self.byte_limit
+                    if self.verify and is_read:
                         zip_directory.verify(data, member, images[-1].begin)
         return images
 

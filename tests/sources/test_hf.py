@@ -313,3 +313,13 @@ def test_any_change_of_a_byte_is_a_result_or_an_error(tmp_path: Path, suffix: st
             span = column.span(row)
             assert span is None or (span.length or 0) + span.offset <= len(data)
     assert taken > 10
+
+
+@pytest.mark.parametrize("unpack", ["always", "never"])
+def test_a_row_group_that_inflates_beyond_the_limit_is_refused(tmp_path: Path, unpack: str) -> None:
+    table = pa.table({"image": [bytes(90_000_000)], "label": [0]})
+    pa.parquet.write_table(table, tmp_path / "train.parquet", compression="zstd")
+    data = {"root": str(tmp_path), "unpack": unpack, "max_bytes": "20MB"}
+    message = r"row group 0: .* 90,000,\d+ bytes, more than data\.max_bytes=20,000,000"
+    with pytest.raises((gpupipe.DataError, ValueError), match=message):
+        Hf(**data).index().read(0)

@@ -105,7 +105,10 @@ def test_labels_that_cannot_be(tmp_path: Path) -> None:
             np.zeros(3),
             r"y\.npy: float64 \(3,\) are no labels: there should be one whole number a sample",
         ),
-        (np.array([0, -1, 2]), r"data\.labels: sample 1 \(row 1\): the label '-1' is negative"),
+        (
+            np.array([0, -1, 2]),
+            r"y\.npy: data\.labels: sample 1 \(row 1\): the label '-1' is negative",
+        ),
         (np.array([0, 2**64 - 1, 2], np.uint64), "is too large"),
         (
             np.zeros((3, 2, 2), int),
@@ -168,3 +171,12 @@ def test_a_manifest_without_rows_is_refused(tmp_path: Path) -> None:
         gpupipe.load(
             {"data": {"source": "numpy", "manifest": str(tmp_path / "m.csv")}, "pipeline": []}
         )
+
+
+def test_a_label_out_of_range_in_a_npz_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "set.npz"
+    np.savez(path, x=np.zeros((3, 2)), y=np.array([0, 10**8, 1]))
+    names = {"array": "x", "labels": "y"}
+    source = Numpy(files=str(path), rows=True, labels=str(path), arrays=names)
+    with pytest.raises(DataError, match=rf"{path}: data\.labels: sample 1 .* is too large"):
+        source.index()

@@ -139,3 +139,24 @@ def test_rows_that_are_damaged_are_blamed_on_the_shard_and_not_on_the_cache(tmp_
 def test_the_fields_have_the_names_of_the_yaml(tmp_path: Path) -> None:
     source = Parquet(shards=str(write(tmp_path / "x.parquet")), fields={"photo": "image"})
     assert list(source.specs()) == list(source.index().columns) == ["photo"]
+
+
+def test_a_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
+    """200 MB of zeros in a file of some kB, as its metadata says."""
+    path = tmp_path / "bomb.parquet"
+    table = pa.table({"image": [bytes(200_000_000), png(1)], "label": [0, 1]})
+    pa.parquet.write_table(table, path, compression="zstd")
+    assert path.stat().st_size < 100_000
+    message = rf"{path}: row group 0: .*200,000,.*more than data\.max_bytes=50,000,000"
+    with pytest.raises(DataError, match=message.replace("200,000,", "100,000,")):
+        Parquet(shards=str(path), max_bytes="50MB").index()
+
+
+def test_one_image_above_the_limit_is_named_by_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"image": [png(1), bytes(5000), png(2)], "label": [0, 1, 1]})
+    pa.parquet.write_table(table, path)
+    message = rf"{path}: row 1: an image file of 5,000 bytes, more than data\.max_bytes=4,000"
+    with pytest.raises(DataError, match=message):
+        Parquet(shards=str(path), max_bytes=4000).index()
+    assert len(Parquet(shards=str(path), max_bytes=5000).index()) == 3

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import resource
 import threading
 import zipfile
 from itertools import product
@@ -13,6 +14,7 @@ import torch
 
 import gpupipe
 from gpupipe.dataset.file_columns import SpanColumn
+from gpupipe.dataset.source import MAX_PIXELS
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.zip import Zip, ZipColumn
 from gpupipe.testing import check_loader
@@ -193,3 +195,57 @@ def test_a_forked_process_reads_with_threads_of_its_own(
     assert any(thread.name.startswith("gpupipe-read") for thread in threading.enumerate())
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(read_all, (column,)).get(60) == expected
+
+
+def test_a_bomb_is_refused_by_its_declared_size_before_it_is_inflated(tmp_path: Path) -> None:
+    """300 MB of zeros in 300 kB: the archive's directory says so, and nothing is allocated."""
+    small = png(7)
+    bomb = small + bytes(300_000_000)
+    archive = write_zip(
+        tmp_path / "a.zip", {"a/0.png": bomb, "a/1.png": small}, zipfile.ZIP_DEFLATED
+    )
+    data = {"source": "zip", "shards": str(archive), "max_bytes": "200MB", "verify": True}
+    options: dict[str, Any] = {"engine": "cpu", "pipeline": ["decode"], "batch_size": 2}
+    before = peak_memory()
+    with load_data(data, **options) as loader, pytest.raises(SampleError) as error:
+        list(loader)
+    assert str(archive) in error.value.path
+    assert "300,000,0" in error.value.reason
+    assert "more than data.max_bytes=200,000,000" in error.value.reason
+    with load_data(data, **options, on_error="skip", max_bad=0.5) as loader:
+        (batch,) = loader
+        assert batch["id"].tolist() == [1], "the others are delivered"
+    assert peak_memory() - before < 150_000_000
+    raised = data | {"max_bytes": "400MB", "verify": False}
+    index = Zip(**{k: v for k, v in raised.items() if k != "source"}).index()
+    assert len(index.read(0)) == len(bomb), "who wants it sets max_bytes"
+
+
+def test_the_default_limit_follows_max_pixels(tmp_path: Path) -> None:
+    archive = str(write_zip(tmp_path / "a.zip", {"a/0.png": png(7)}, zipfile.ZIP_DEFLATED))
+    assert Zip(shards=archive).byte_limit == 3 * MAX_PIXELS
+    assert Zip(shards=archive, max_pixels=None).byte_limit == 0
+    with pytest.raises(ValueError, match=r"more than data\.max_bytes=30"):
+        Zip(shards=archive, max_pixels=10).index().read(0)
+
+
+def peak_memory() -> int:
+    """The most memory in bytes that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_a_damaged_name_is_an_error_and_drops_no_sample(tmp_path: Path) -> None:
+    """One flipped byte of '.png' in the directory hid the image."""
+    path = write_zip(tmp_path / "a.zip", {"a/0.png": png(1), "a/1.png": png(2)})
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"a/1.png") + 4] ^= 0x04  # .png becomes .tng in the central directory alone
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=rf"{path}: .*a/1\.tng is not at byte"):
+        Zip(shards=str(path)).index()
+
+
+@pytest.mark.parametrize("name", ["/a/0.png", "a/../../0.png"])
+def test_names_that_are_no_relative_paths_are_refused(tmp_path: Path, name: str) -> None:
+    archive = write_zip(tmp_path / "b.zip", {"a/1.png": png(1), name: png(2)})
+    with pytest.raises(DataError, match=rf"{archive}: {name}: an archive has relative paths"):
+        Zip(shards=str(archive)).index()

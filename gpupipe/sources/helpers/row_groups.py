@@ -22,7 +22,7 @@ from gpupipe.dataset.index_cache import get_parts_path, write_parts
 from gpupipe.dataset.paths import name_file
 from gpupipe.dataset.reading import read_each
 from gpupipe.errors import DataError
-from gpupipe.formats import DamagedError, arrow_columns
+from gpupipe.formats import DamagedError, arrow_columns, check_size
 from gpupipe.runtime.files import open_regular, write_atomically
 from gpupipe.runtime.progress import Progress
 
@@ -45,7 +45,7 @@ class _Groups:
         self._lock = threading.Lock()
         self._groups: OrderedDict[Key, _Group] = OrderedDict()
 
-    def get(self, key: Key, max_groups: int) -> list[Any]:
+    def get(self, key: Key, max_groups: int, max_bytes: int) -> list[Any]:
         """Return a row group's images as pyarrow buffers; read them if they are not in the cache.
 
         Only the `max_groups` row groups that were used last stay in the cache.
@@ -58,7 +58,7 @@ class _Groups:
         with group.lock:  # other threads wait for this group alone
             if group.images is None:
                 path, _, column, number = key
-                group.images = read_group(path, column, number)
+                group.images = read_group(path, column, number, max_bytes)
             return group.images
 
     def __len__(self) -> int:
@@ -76,17 +76,19 @@ groups = _Groups()
 os.register_at_fork(after_in_child=groups.clear)
 
 
-def read_group(path: str | os.PathLike[str], column: str, number: int) -> list[Any]:
+def read_group(path: str | os.PathLike[str], column: str, number: int, max_bytes: int) -> list[Any]:
     """Return the images in `column` of row group `number` of a Parquet file, as pyarrow buffers.
 
     Raises:
-        ValueError: The row group cannot be read.
+        ValueError: The row group cannot be read, or its images are larger than `max_bytes` on
+            average (0: no limit).
     """
     import pyarrow as pa
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
+            arrow_columns.check_row_group(table, number, (column,), max_bytes)
             chunks = table.read_row_group(number, [column], use_threads=False).column(0).chunks
     except (pa.ArrowException, OSError) as e:
         raise DamagedError(f"row group {number} cannot be read: {str(e).splitlines()[0]}") from e
@@ -108,6 +110,7 @@ class RowGroupColumn(Column):
         group: For each sample, the number of its row group in that file, int32 (N,).
         row: For each sample, the number of its row in that row group, int32 (N,).
         max_groups: The number of row groups that a process keeps in memory.
+        max_bytes: The maximum size of an image in bytes; 0 for no limit.
     """
 
     root: str
@@ -118,6 +121,7 @@ class RowGroupColumn(Column):
     group: NDArray[np.int32]
     row: NDArray[np.int32]
     max_groups: int
+    max_bytes: int
 
     def __len__(self) -> int:
         return len(self.row)
@@ -136,10 +140,12 @@ class RowGroupColumn(Column):
     def _read_row(self, row: int) -> NDArray[np.uint8]:
         path = os.path.join(self.root, self.files[int(self.file[row])])
         key = (path, os.stat(path).st_mtime_ns, self.column, int(self.group[row]))
-        images = groups.get(key, self.max_groups)
+        images = groups.get(key, self.max_groups, self.max_bytes)
         if self.row[row] >= len(images):
             raise ValueError(f"{path} changed since it was indexed")
-        return np.frombuffer(images[self.row[row]], np.uint8)
+        image = np.frombuffer(images[self.row[row]], np.uint8)
+        check_size(len(image), self.max_bytes)
+        return image
 
     def location(self, row: int, name: str) -> str:
         return f"{os.path.join(self.root, self.files[int(self.file[row])])}:{name}"
@@ -201,7 +207,8 @@ def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedCol
 
     def unpack(path: Path) -> tuple[Path, NDArray[np.int64]]:
         groups = groups_of[path]
-        target, lengths = _unpack_file(path, column.column, int(groups.max(initial=-1)) + 1)
+        count = int(groups.max(initial=-1)) + 1
+        target, lengths = _unpack_file(path, column.column, count, column.max_bytes)
         if len(lengths) != len(groups):
             raise DataError(f"{path} changed since it was indexed: load it again")
         return target, lengths
@@ -218,13 +225,16 @@ def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedCol
     )
 
 
-def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np.int64]]:
+def _unpack_file(
+    path: Path, column: str, groups: int, max_bytes: int
+) -> tuple[Path, NDArray[np.int64]]:
     """Write the images of a Parquet file to one file in the cache folder, unless that file exists.
 
     Args:
         path: The Parquet file.
         column: The name of the column with the images.
         groups: The number of row groups in the Parquet file.
+        max_bytes: The maximum size of an image in bytes; 0 for no limit.
 
     Returns:
         The path of the file in the cache folder.
@@ -242,7 +252,9 @@ def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np
     with write_parts(path, key, reason) as (_, file):
         for number in range(groups):
             with name_file(path, "write it again, or leave it out of data.root"):
-                images = read_group(path, column, number)
+                images = read_group(path, column, number, max_bytes)
+                for image in images:
+                    check_size(len(image), max_bytes, f"row group {number}: ")
             lengths += [file.write(image) for image in images]
         with write_atomically(lengths_file) as temporary, temporary.open("wb") as out:
             np.save(out, np.array(lengths, np.int64))
