@@ -248,8 +248,8 @@ def _correct_batch_count(trainer: Trainer, loader: Loader) -> None:
 class _RestoreLate(Callback):
     """Restores the state of a loader that was created before Lightning read the checkpoint.
 
-    `trainer.estimated_stepping_batches` in configure_optimizers() creates the training loader
-    early. Lightning then never loads the loader's state:
+    Lightning's estimated_stepping_batches, read in configure_optimizers(), creates the training
+    loader early. Lightning then never loads the loader's state:
     https://github.com/Lightning-AI/pytorch-lightning/issues/20550
     """
 

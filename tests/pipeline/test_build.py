@@ -151,7 +151,7 @@ from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mi
         ),
         (
             "resize: {size: }",
-            "2:17: resize.size is empty, but should be one number, or [height, width]",
+            "2:11: resize: size is empty, but should be one number, or [height, width]",
         ),
         (
             "resize: {size: yes}",
