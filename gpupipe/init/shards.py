@@ -26,7 +26,7 @@ from gpupipe.sources.helpers.hub_files import read_features
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 _LABELS = ("cls", "label", "class", "txt")
 _KEYS = ("label", "class", "cls", "class_id", "label_id")
-_MAX_MEMBERS = 8
+_MAX_MEMBERS = 9
 """Max number of members of a tar to look at."""
 
 

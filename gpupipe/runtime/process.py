@@ -195,7 +195,8 @@ def end_with_parent(before_end: Callable[[], object] = lambda: None) -> None:
 
 def _after_fork() -> None:
     global _reading, _writing
-    os.close(_writing)
+    with suppress(OSError):  # a program that closed all descriptors, as daemons do
+        os.close(_writing)
     _parents[:] = [_reading]
     _reading, _writing = os.pipe()
     for descriptor in [*_descriptors, *_find_sockets()]:

@@ -239,3 +239,21 @@ print('forked', flush=True)
     lines = output_of(program)
     assert lines.count("close a") == 1
     assert lines.index("forked") < lines.index("close a")
+
+
+CLOSED = """
+import os
+from gpupipe.runtime import process
+
+process.close_in_forks(os.open("/dev/null", os.O_RDONLY))
+os.closerange(3, 64)  # as a daemon does
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_fork_of_a_process_that_closed_its_descriptors_prints_nothing() -> None:
+    command = [sys.executable, "-c", CLOSED]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

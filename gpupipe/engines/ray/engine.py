@@ -79,12 +79,12 @@ class Delivery(threading.Thread):
         self._finish, self._quarantine = finish, quarantine
         self._room = threading.Semaphore(job.loader.prefetch)
         """Counts how many more batches the thread may finish before the consumer takes one."""
-        self._finished: SimpleQueue[_Finished | Exception | None] = SimpleQueue()
+        self._finished: SimpleQueue[_Finished | BaseException | None] = SimpleQueue()
         """The finished batches; then None, or the error that ended the thread."""
 
     def __iter__(self) -> Iterator[_Finished]:
         while (finished := self._finished.get()) is not None:
-            if isinstance(finished, Exception):
+            if isinstance(finished, BaseException):
                 raise finished
             self._room.release()
             yield finished
@@ -99,9 +99,9 @@ class Delivery(threading.Thread):
         self._finished.put(None)
 
     def run(self) -> None:
-        error: Exception | None = None
-        self.dispatcher.start()
+        error: BaseException | None = None
         try:
+            self.dispatcher.start()
             while self._room.acquire() and (answered := self.dispatcher.take()) is not None:
                 finished = self._to_batch(*answered)
                 del answered
@@ -110,7 +110,7 @@ class Delivery(threading.Thread):
                 else:
                     self._finished.put(finished)
                 del finished
-        except Exception as e:
+        except BaseException as e:  # of any kind: the consumer would wait for ever
             error = e
         self._finished.put(error)
 

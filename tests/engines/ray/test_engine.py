@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -247,3 +248,34 @@ def test_trainers_of_a_node_share_its_store(monkeypatch: pytest.MonkeyPatch) -> 
     assert choose_window(loader_of(hwm=4), 1, TEN_MB, STORE) == 4
     with pytest.raises(EngineError):
         choose_window(loader_of(hwm=5), 1, TEN_MB, STORE)
+
+
+class _Breaking:
+    """A dispatcher that breaks with an exception which is no Exception."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def start(self) -> None:
+        if self._where == "start":
+            raise SystemExit("broken in start")
+
+    def take(self) -> None:
+        raise SystemExit("broken in take")
+
+    def end(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("where", ["start", "take"])
+def test_what_ends_the_thread_of_deliveries_reaches_the_consumer(where: str) -> None:
+    """Any exception: else the consumer waits for ever."""
+    job: Any = SimpleNamespace(loader=LoaderConfig())
+    nothing: Any = None
+    dispatching: Any = _Breaking(where)
+    delivery = engine.Delivery(job, dispatching, nothing, nothing)
+    delivery.start()
+    with pytest.raises(SystemExit, match=f"broken in {where}"):
+        next(iter(delivery))
+    delivery.join(60)
+    assert not delivery.is_alive()
