@@ -26,6 +26,8 @@ TEXT_HEIGHT = 23
 _GOLDEN_RATIO = 0.618034
 """The hue step from one class to the next, as a share of the colour wheel: neighbours differ."""
 _OPACITY = 0.5
+_IGNORED = 255
+"""The number of pixels that belong to no class, in most data sets of masks."""
 
 
 def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
@@ -208,14 +210,20 @@ def join(tiles: list[Image]) -> Image:
 
 
 def _lay_over(picture: Image, mask: Tensor) -> Image:
-    """Lay a mask of class numbers, (1, H, W), over a picture; class 0 is transparent."""
+    """Lay a mask of class numbers, (1, H, W), over a picture.
+
+    Class 0 is transparent, and 255, pixels that do not count, is white.
+    """
     import numpy as np
     from PIL import Image
 
     classes = mask.cpu().reshape(mask.shape[-2:]).numpy().astype(np.int64)
     pixels = np.asarray(picture).astype(np.float64)
     for number in np.unique(classes[classes != 0]):
-        color = 255 * np.array(colorsys.hsv_to_rgb(float(number) * _GOLDEN_RATIO % 1, 1, 1))
+        # By its hue, 255 would look like class 1.
+        saturation = 0 if number == _IGNORED else 1
+        hue = float(number) * _GOLDEN_RATIO % 1
+        color = 255 * np.array(colorsys.hsv_to_rgb(hue, saturation, 1))
         inside = classes == number
         pixels[inside] = pixels[inside] * (1 - _OPACITY) + color * _OPACITY
     return Image.fromarray(pixels.astype(np.uint8))

@@ -271,7 +271,12 @@ def count_images(batch: Any) -> int:
 
 
 def _mean_file_bytes(loader: Loader) -> float:
-    """Return the mean size of fewer than 4,000 files, spread evenly over the data set."""
+    """Return the mean size of fewer than 4,000 files, spread evenly over the data set.
+
+    0 with a decoded cache: it is not known which files were read.
+    """
+    if loader.config.source.cache_decoded is not None:
+        return 0.0
     step = max(1, len(loader.index) // _SIZES_LOOKED_AT)
     column = loader.index.columns[loader.index.main]
     sizes = []

@@ -86,7 +86,9 @@ def _write_config(
     from gpupipe import config as configs
     from gpupipe.init.config_text import write_text
 
-    schema = os.path.relpath(Path(SCHEMAS) / "config.json", path.parent)
+    installed = Path(SCHEMAS) / "config.json"
+    # An editor reports a schema that is not there as an error of the file.
+    schema = os.path.relpath(installed, path.parent) if installed.is_file() else ""
     text = write_text(part, str(folder), detected, survey, doubts, schema)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

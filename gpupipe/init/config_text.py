@@ -35,13 +35,14 @@ def write_text(
         detected: The source and its options.
         found: The survey of the data.
         doubts: Sentences about uncertain choices, to write as comments.
-        schema: The path of the JSON schema for editors, relative to the config's folder.
+        schema: The path of the JSON schema for editors, relative to the config's folder; "" if
+            there is none.
     """
     data = {"source": detected.source} | detected.options
     if found.spec is not None and len(found.spec.layout) > 2:
         data["layout"] = found.spec.layout
     comments = [
-        f"yaml-language-server: $schema={schema}",
+        *([f"yaml-language-server: $schema={schema}"] if schema else []),
         f"Written by 'gpupipe init {folder}'.",
         *_describe(found),
         *(f"Not certain: {doubt}" for doubt in doubts),

@@ -144,3 +144,12 @@ def test_what_is_no_batch_of_images_is_an_error_that_says_what_to_do() -> None:
         gpupipe.show([1, 2])
     with pytest.raises(gpupipe.GpupipeError, match=r"'image' is \(2, 5\)"):
         gpupipe.show({"image": torch.ones(2, 5)})
+
+
+def test_the_pixels_of_no_class_do_not_look_like_class_1() -> None:
+    """By their hues, 1 and 255 were 8 degrees apart."""
+    mask = torch.tensor([[[0, 1, 2, 255]]])
+    laid = np.asarray(grid._lay_over(Image.new("RGB", (4, 1), "black"), mask)).astype(int)[0]
+    assert laid[0].tolist() == [0, 0, 0]
+    assert len(set(laid[3].tolist())) == 1, "white"
+    assert min(np.abs(a - b).max() for n, a in enumerate(laid) for b in laid[:n]) > 60
