@@ -78,10 +78,11 @@ def test_a_folder_has_no_list(faces: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     list_of(tmp_path, 1, 3_000)
-    Path("c.yaml").write_text(
+    config = tmp_path / "c.yaml"
+    config.write_text(
         f"data: {{source: file_list, file: {tmp_path}/l.txt}}\npipeline: [decode]\n"
         "loader: {device: cpu}\n"
     )
-    result = CliRunner().invoke(main, ["check", "c.yaml", "--files"])
+    result = CliRunner().invoke(main, ["check", str(config), "--files"])
     assert result.exit_code == 0, result.output
     assert "files: those of 3,000 rows of 3,000 are there" in result.output
