@@ -42,7 +42,7 @@ def check_listed_files(config: Config, look_at_all: bool) -> Iterator[str]:
         rows = np.arange(len(index))
         if not look_at_all and len(rows) > _SAMPLE:
             rows = np.sort(np.random.default_rng(0).choice(rows, _SAMPLE, replace=False))
-        missing = _find_missing(index, rows)
+        missing = find_missing(index, rows)
         of = f"{counted(len(rows), 'row')} of {len(index):,}"
         if missing:
             problem = _describe(missing, locate, of, len(rows) < len(index))
@@ -54,7 +54,7 @@ def check_listed_files(config: Config, look_at_all: bool) -> Iterator[str]:
             yield f"files: those of {of} are there{hint}"
 
 
-def _find_missing(index: Index, rows: Rows) -> list[tuple[int, str]]:
+def find_missing(index: Index, rows: Rows) -> list[tuple[int, str]]:
     """Return (row, path) of each file that does not exist or cannot be reached, by row."""
     spans = [(row, column.span(row)) for column in index.columns.values() for row in rows.tolist()]
     paths = [(row, span.path) for row, span in spans if span is not None]

@@ -17,6 +17,7 @@ from gpupipe.errors import counted
 
 if TYPE_CHECKING:
     from gpupipe.batch_stage.stage import BatchStage
+    from gpupipe.bench.annotation_checks import AnnotationCount
     from gpupipe.bench.comparison import Comparison, Ratio, Result
     from gpupipe.bench.measure import Measurement
     from gpupipe.bench.parity import Agreement
@@ -241,6 +242,12 @@ def lowering_table(device: str, operators: Iterable[tuple[str, str, tuple[str, .
         other = "reading" if op.startswith(("io.", "torch.", "dataset.")) else "layout"
         table.add_row(op, op_device, " + ".join(names) or other)
     return table
+
+
+def annotations_table(rows: Iterable[AnnotationCount]) -> Table:
+    """Return the table of `gpupipe check --annotations`."""
+    cells = ([row.what, f"{row.count:,}", escape(row.first)] for row in rows)
+    return new_table("", "annotations", "count", "first", rows=cells)
 
 
 def findings_table(rows: Iterable[Any]) -> Table:

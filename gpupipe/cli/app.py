@@ -31,6 +31,7 @@ from gpupipe.errors import ConfigError, GpupipeError, StepError, counted
 
 if TYPE_CHECKING:
     from gpupipe.bench.measure import Measurement
+    from gpupipe.config import Config
     from gpupipe.loader import Loader
 
 
@@ -141,6 +142,9 @@ def check(
     files: Annotated[
         bool, "Look for all files that a list names, not for those of 1,000 rows."
     ] = False,
+    annotations: Annotated[
+        bool, "Read all annotations, count them and what is wrong with them, and do no more."
+    ] = False,
 ) -> None:
     """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device
     runs them.
@@ -152,6 +156,9 @@ def check(
 
     out = console()
     checked = configs.read(config, overrides)
+    if annotations:
+        _check_annotations(checked)
+        return
     out.print(tables.steps_table(checked.pipeline))
     if checked.batch.entries:
         out.print(tables.batch_table(checked.batch))
@@ -210,6 +217,17 @@ def fetch(
     with Screen(False) as screen:
         download.fetch(entry, target, screen.progress)
     click.echo(f"{entry.title}: {target}")
+
+
+def _check_annotations(config: "Config") -> None:
+    """Print the table of annotations, and end with status 1 if something is wrong with them."""
+    from gpupipe.bench import tables
+    from gpupipe.bench.annotation_checks import count_annotations
+
+    rows = list(count_annotations(config))
+    console().print(tables.annotations_table(rows))
+    if any(row.is_wrong and row.count for row in rows):
+        sys.exit(1)
 
 
 def _show(loader: "Loader", batch: Any, path: Path) -> None:
