@@ -15,6 +15,8 @@ from gpupipe.init.survey import Survey
 _IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 _SIZES = (224, 128, 96, 64, 32)
 """Sides of a crop in pixels; the config gets the largest that half of the images reach."""
+_BOX_SIZES = (640, 512, 320, 128, 64, 32)
+"""The same for the side of whole images with boxes."""
 _SMALL = 64
 """Max side of small images. Small images of one size are padded, and cropped to that size."""
 _BATCH_SIZE = 64
@@ -64,6 +66,8 @@ def describe_samples(found: Survey) -> str:
     count = counted(found.count, "sample")
     if found.masks:
         return f"{count} with masks"
+    if found.has_boxes:
+        return f"{count} with boxes of {counted(len(found.classes), 'class', 'classes')}"
     if not found.has_labels:
         return f"{count} without labels"
     names = ", ".join(found.classes[:_MANY]) + (", ..." if len(found.classes) > _MANY else "")
@@ -119,6 +123,11 @@ def _list_geometry(part: str, found: Survey) -> list[tuple[str, dict[str, Any]]]
     """Return the steps, with options, that resize or crop all images and masks to one size."""
     on = {"on": ["image", found.masks.field]} if found.masks else {}
     flip = ("random_horizontal_flip", on)
+    if found.has_boxes:
+        # As SSD does: boxes follow, and all images of a batch have one size.
+        side = median(min(size) for size in found.sizes) if found.sizes else _BOX_SIZES[0]
+        length = next((size for size in _BOX_SIZES if size <= side), _BOX_SIZES[-1])
+        return [*([flip] if part == TRAIN else []), ("resize", {"size": [length, length]})]
     sizes = set(found.sizes)
     is_uniform = len(sizes) == 1 and not (found.masks and found.masks.have_other_sizes)
     if is_uniform and max(next(iter(sizes))) <= _SMALL:

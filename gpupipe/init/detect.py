@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpupipe.errors import GpupipeError
 from gpupipe.init.arrays import detect_arrays, is_array
+from gpupipe.init.boxes import detect_boxes
 from gpupipe.init.detected import (
     TRAIN,
     Detected,
@@ -109,6 +110,8 @@ def _find_top(files: Sequence[str]) -> str:
 
 
 def _detect_parts(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
+    if parts := detect_boxes(folder, files):
+        return parts
     if parts := detect_masks(folder, files):
         return parts
     if count_classes(files) < 2 and (parts := detect_lists(folder, files)):

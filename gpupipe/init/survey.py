@@ -59,6 +59,7 @@ class Survey:
         smallest: The min length of each spatial axis, if arrays may differ in shape; otherwise
             empty.
         masks: The findings about the masks; None if there are none.
+        has_boxes: Whether the images have boxes.
     """
 
     count: int
@@ -72,6 +73,7 @@ class Survey:
     spec: Spec | None = None
     smallest: Sequence[int] = ()
     masks: MaskSurvey | None = None
+    has_boxes: bool = False
 
 
 def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
@@ -84,7 +86,8 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
     index: Index = source.index(progress)
     used = np.unique(index.labels).tolist()
     # Arrays in `files` have their labels in files of their own.
-    has_labels = (source.labels if "files" in detected.options else source.label) is not None
+    label = source.labels if "files" in detected.options else getattr(source, "label", None)
+    has_labels = label is not None
     spec = source.specs()[index.main]
     if not spec.encoded:
         layout, doubt = infer_layout(spec.shape)
@@ -116,6 +119,7 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
         used,
         (doubts if pages else []) + (masks.doubts if masks else []),
         masks=masks,
+        has_boxes=bool(index.annotations),
     )
 
 
