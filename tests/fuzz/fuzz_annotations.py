@@ -26,6 +26,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Source
 from gpupipe.errors import DataError
 from gpupipe.sources.coco import Coco
+from gpupipe.sources.file_list import FileList
 from gpupipe.sources.voc import Voc
 from helpers.coco_files import document, voc_xml, write, write_voc
 
@@ -72,6 +73,24 @@ def damage_json(whole: dict[str, Any], draw: random.Random) -> Damage:
         opened = draw.choice([b"[", b'{"a":', b'["']) * draw.choice([1, 50, 20_000])
         return f"JSON: {kind}", text[:place] + opened + text[place:], False
     return f"JSON: {kind}", _damage_bytes(text, place, draw), False
+
+
+def damage_lines(rows: list[dict[str, Any]], draw: random.Random) -> Damage:
+    kind = draw.choice(["wrong value", "wrong number", "missing key", "cut", "bytes"])
+    changed = copy.deepcopy(rows)
+    row = draw.choice(changed)
+    if kind == "wrong value":
+        row["o"] = draw.choice(NONSENSE)
+    elif kind == "wrong number":
+        row["o"]["box"][0][draw.randrange(4)] = draw.choice(NONSENSE)
+    elif kind == "missing key":
+        del row[draw.choice(["o", "path"])]
+    text = "\n".join(map(json.dumps, changed)).encode()
+    if kind == "cut":
+        text = text[: text.rindex(b"\n") + draw.randrange(2, len(text) - text.rindex(b"\n") - 1)]
+    elif kind == "bytes":
+        text = _damage_bytes(text, draw.randrange(len(text)), draw)
+    return f"lines: {kind}", text, kind != "bytes"
 
 
 def damage_xml(text: str, draw: random.Random) -> Damage:
@@ -153,8 +172,20 @@ def run(damages: int, seed: int = 0) -> collections.Counter[tuple[str, str]]:
                 lambda: damage_xml(xml, draw),
             ),
         ]
+        rows = [
+            {"path": f"images/00{n}.jpg", "o": {"box": [[1.5, 2, 3, 4]] * n, "name": ["dog"] * n}}
+            for n in (1, 2, 3)
+        ]
+        lists: dict[str, Any] = {
+            "boxes": {"column": "o.box", "kind": "boxes", "format": "xywh"},
+            "labels": {"column": "o.name", "with": "boxes"},
+        }
+        manifest = folder / "list.jsonl"
+        manifest.touch()
+        listed = FileList.model_validate({"file": manifest, "root": folder, "fields": lists})
+        sources.append((listed, manifest, lambda: damage_lines(rows, draw)))
         for n in range(damages):
-            source, path, make = sources[n % 4 == 3]
+            source, path, make = sources[(0, 0, 1, 0, 2)[n % 5]]
             kind, damaged, is_named = make()
             path.write_bytes(damaged)
             found = outcome(source, str(path))
