@@ -9,6 +9,7 @@ share the scratch memory of the thread. Those that the native program cannot do 
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -196,9 +197,10 @@ class SampleRunner:
             return natives
         for name in self.pipeline.fields:
             views = [self.programs[view] for view in self.pipeline.views_of(name)]
-            stage = create_native(self.programs[name].rest, views)
-            if stage is not None:
-                natives[name] = stage
+            with suppress(Exception):  # such as MemoryError: samples raise errors of their own
+                stage = create_native(self.programs[name].rest, views)
+                if stage is not None:
+                    natives[name] = stage
         return natives
 
     def run(self, samples: Mapping[int, Fields]) -> None:

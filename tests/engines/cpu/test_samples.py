@@ -137,17 +137,18 @@ def test_a_file_that_is_damaged_does_not_decide_the_shape_of_the_batch(
         list(loader)
 
 
+@pytest.mark.parametrize("function", ["create_native", "run_native"])
 def test_without_memory_for_several_samples_each_runs_alone(
-    faces: Path, monkeypatch: pytest.MonkeyPatch
+    faces: Path, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = ["decode", {"random_affine": AFFINE}, *NUMBERS, {"random_erasing": {"p": 0.5}}]
     with load(faces, steps) as loader:
         expected = by_id(loader)
 
-    def fail(stage: Any, rows: Any, contents: Any) -> list[int]:
+    def fail(*arguments: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(samples, "run_native", fail)
+    monkeypatch.setattr(samples, function, fail)
     with load(faces, steps) as loader:
         found = by_id(loader)
     assert len(expected) == 60
