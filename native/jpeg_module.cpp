@@ -3,6 +3,9 @@
 #include "stage.h"
 
 namespace gpupipe {
+
+PyObject* jpeg_stage(PyObject*, PyObject* qualities);
+
 namespace {
 
 constexpr Py_ssize_t kMaxJpegSide = 65535;  // of a JPEG, whose header has 16 bits for it
@@ -97,6 +100,10 @@ const char kDecodeStage[] =
 PyMethodDef kMethods[] = {
     {"decode_stage", create_stage<DecodeStage>, METH_VARARGS, kDecodeStage},
     {"decode", decode, METH_VARARGS, kDecode},
+    {"jpeg_stage", jpeg_stage, METH_VARARGS,
+     "jpeg_stage(qualities) -> stage\n\n"
+     "Encode an image of uint8, gray or RGB, as a JPEG with 4:2:0 chroma, and decode it again.\n"
+     "`qualities` is int64 (B,), each 1 to 100."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -112,7 +119,7 @@ PyModuleDef_Slot kSlots[] = {
 
 PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
                        "_jpeg",
-                       "Decodes windows of JPEGs with libjpeg-turbo.",
+                       "Decodes and encodes JPEGs with libjpeg-turbo.",
                        0,
                        kMethods,
                        kSlots,

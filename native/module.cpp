@@ -26,6 +26,11 @@ PyObject* convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
 PyObject* read_files_and_crcs(PyObject*, PyObject* parts);
 PyObject* stat_files(PyObject*, PyObject* paths);
+PyObject* normal_field(PyObject*, PyObject* arguments);
+PyObject* uniform_field(PyObject*, PyObject* arguments);
+PyObject* noise_stage(PyObject*, PyObject* arguments);
+PyObject* displacement(PyObject*, PyObject* arguments);
+PyObject* elastic_stage(PyObject*, PyObject* arguments);
 bool create_file_types();
 PyObject* compute_crc32s(PyObject*, PyObject* buffers);
 
@@ -138,6 +143,23 @@ PyMethodDef kMethods[] = {
     {"convert_planes", convert_planes, METH_VARARGS,
      "convert_planes(images, (target, table, factors))\n\n"
      "Convert images (B, 3, H, W) of uint8 to the target (B, 3, H, W)."},
+    {"normal_field", normal_field, METH_VARARGS,
+     "normal_field(seed, field)\n\n"
+     "Fill a contiguous array of float32 with standard normal numbers."},
+    {"uniform_field", uniform_field, METH_VARARGS,
+     "uniform_field(seed, field)\n\n"
+     "Fill a contiguous array of float32 with uniform numbers in [0, 1)."},
+    {"noise_stage", noise_stage, METH_VARARGS,
+     "noise_stage(seeds, scale, mean, clip) -> stage\n\n"
+     "Add scale * noise + mean to an image of uint8 or float32. `seeds` is int64 (B,)."},
+    {"displacement", displacement, METH_VARARGS,
+     "displacement(seed, ((alpha_x, alpha_y), kernel_x, kernel_y), field)\n\n"
+     "Fill a contiguous array (H, W, 2) of float32 with the displacements of an elastic transform.\n"
+     "The kernels are float32 (2, half + 1): along x and along y, from the middle on."},
+    {"elastic_stage", elastic_stage, METH_VARARGS,
+     "elastic_stage(seeds, ((alpha_x, alpha_y), kernel_x, kernel_y), is_bilinear, fill) -> stage\n\n"
+     "Move the pixels of an image of uint8 or float32. `seeds` is int64 (B,), and `fill` four\n"
+     "numbers, of which an image takes one a channel."},
     {"read_files", read_files, METH_O,
      "read_files(parts) -> list\n\n"
      "Read parts of files: tuples (path, offset, length), where a length of None means the whole "

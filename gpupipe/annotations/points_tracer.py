@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.augment.elastic import Elastic, make_displacement
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.annotations import Annotations, Floats
 from gpupipe.pipeline.step import NoLoweringError
@@ -202,20 +204,35 @@ class PointsTracer:
         interpolation: str,
         fill: tuple[float, ...],
     ) -> None:
+        self._displace(lambda n: displacement[n])
+
+    def elastic(
+        self,
+        seeds: NDArray[np.int64],
+        alpha: tuple[float, float],
+        sigma: tuple[float, float],
+        interpolation: str,
+        fill: tuple[float, ...],
+    ) -> None:
+        elastic, sizes = Elastic(alpha, sigma), self.size.astype(np.int64)
+
+        @cache
+        def find(n: int) -> NDArray[np.float32]:
+            height, width = sizes[n].tolist()
+            return make_displacement(seeds[n], (height, width), elastic)
+
+        self._displace(find)
+
+    def _displace(self, find: Callable[[int], NDArray[np.float32]]) -> None:
+        """Move points by displacements; `find` returns those of one image, (H, W, 2)."""
         self._state.is_affine = False
         half = self.width_height / 2.0
-        largest = np.array(displacement.shape[2:0:-1]) - 1
 
         def move(points: Floats, samples: NDArray[np.int64]) -> Floats:
-            """Return the points p from which the displacement at p leads to `points`.
-
-            torchvision takes the displacement at `points`, the first of these iterations.
-            """
-            rows = samples.reshape(-1, *[1] * (points.ndim - 2))
-            moved = points
-            for _ in range(_INVERSIONS):
-                x, y = np.moveaxis(np.clip(np.floor(moved), 0, largest).astype(np.int64), -1, 0)
-                moved = points - displacement[rows, y, x] * half[rows]
+            moved = points.copy()
+            for n in np.unique(samples[self.present[samples]]).tolist():
+                own = samples == n
+                moved[own] = _invert(points[own], find(n) * half[n])
             return moved
 
         self._move(move)
@@ -240,10 +257,19 @@ class PointsTracer:
 
     # --- primitives that move no pixel
 
-    def erase(self, anchor: Any, shape: Any, value: tuple[float, ...]) -> None:
+    def erase(
+        self,
+        anchor: Any,
+        shape: Any,
+        value: tuple[float, ...],
+        seeds: NDArray[np.int64] | None = None,
+    ) -> None:
         """Do nothing: boxes below an erased window stay, as in torchvision."""
 
     def add(self, values: NDArray[Any], clip: bool) -> None:
+        """Do nothing: colours do not move annotations."""
+
+    def add_noise(self, seeds: NDArray[np.int64], mean: float, sigma: float, clip: bool) -> None:
         """Do nothing: colours do not move annotations."""
 
     def color_matrix(self, matrix: Any) -> None:
@@ -410,6 +436,19 @@ class PointsTracer:
                 is_inside = ((points >= 0.0) & (points < limits[samples, None])).all(-1)
                 is_hidden = ~is_inside & self.present[samples, None]
                 seen.replace(visibility, np.where(is_hidden, 0, seen.values(visibility)))
+
+
+def _invert(points: Floats, displacement: Floats) -> Floats:
+    """Return the points p from which the displacement at p, (H, W, 2), leads to `points`.
+
+    torchvision takes the displacement at `points`, the first of these iterations.
+    """
+    largest = np.array(displacement.shape[1::-1]) - 1
+    moved = points
+    for _ in range(_INVERSIONS):
+        x, y = np.moveaxis(np.clip(np.floor(moved), 0, largest).astype(np.int64), -1, 0)
+        moved = points - displacement[y, x]
+    return moved
 
 
 def _times(matrix: Floats, vectors: Floats) -> Floats:

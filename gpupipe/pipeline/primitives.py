@@ -33,9 +33,11 @@ not an image they hold one number per spatial axis, in the order of its layout.
     perspective      like warp, with a 3x3 matrix in homogeneous coordinates: the centre x, y of the
                      output takes the value of the input at [a, b] / c, where [a, b, c] is
                      matrix @ [x, y, 1]
-    erase            out[y, x] = `value` inside the window, and in[y, x] outside
+    erase            out[y, x] = `value` or noise inside the window, and in[y, x] outside
     remap            out[p] = in[p + displacement[p]] for each pixel p
+    elastic          like remap, with smooth random displacements
     add              out = in + values, a number for each channel of each pixel
+    add_noise        like add, with random numbers
     color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
     to_dtype         truncates floats, saturates integers, NaN -> 0; `scale` maps 0..255 to 0..1
     normalize        (x - mean) / std
@@ -54,8 +56,8 @@ not an image they hold one number per spatial axis, in the order of its layout.
     warp           CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     perspective    CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     erase          CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   copies of `value`
-    add            CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   computed in int16 or float32
-    remap          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   interpolated, rounded to nearest
+    add, add_noise CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   computed in int16 or float32
+    remap, elastic CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   interpolated, rounded to nearest
     color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
     color          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   as color_ops.py says
     blend          any                         uint8             computed in float32, truncated
@@ -186,13 +188,23 @@ class Primitives(Protocol):
             fill: The value outside the image: one number, or one per channel.
         """
 
-    def erase(self, anchor: Any, shape: Any, value: tuple[float, ...]) -> None:
-        """Replace a window of the image by one value.
+    def erase(
+        self,
+        anchor: Any,
+        shape: Any,
+        value: tuple[float, ...],
+        seeds: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Replace a window of the image by one value, or by standard normal numbers.
 
         Args:
             anchor: [top, left] of the window in whole pixels.
             shape: [height, width] of the window in whole pixels. The window lies inside the image.
             value: One number, or one per channel; whole numbers for uint8.
+            seeds: The seed of each sample's numbers, (B,); None for `value`. Only for floats.
+
+        Raises:
+            NoLoweringError: On DALI, if there are seeds and the size of the images differs.
         """
 
     def add(self, values: NDArray[Any], clip: bool) -> None:
@@ -218,6 +230,43 @@ class Primitives(Protocol):
             reach: The largest move along [y, x] in pixels.
             interpolation: "nearest" or "bilinear".
             fill: The value outside the image: one number, or one per channel.
+        """
+
+    def add_noise(self, seeds: NDArray[np.int64], mean: float, sigma: float, clip: bool) -> None:
+        """Add normal noise to each channel of each pixel: see augment/noise.py.
+
+        Noise for uint8 is truncated to whole levels, and sums are clamped to 0..255.
+
+        Args:
+            seeds: The seed of the noise of each sample, (B,).
+            mean: The mean of the noise, in units of the dtype's range.
+            sigma: Its standard deviation, in the same unit.
+            clip: Whether sums of floats are clamped to 0..1.
+
+        Raises:
+            NoLoweringError: On DALI, if the size of the images differs between samples.
+        """
+
+    def elastic(
+        self,
+        seeds: NDArray[np.int64],
+        alpha: tuple[float, float],
+        sigma: tuple[float, float],
+        interpolation: str,
+        fill: tuple[float, ...],
+    ) -> None:
+        """Move pixels by smooth random displacements, as torchvision's functional.elastic does.
+
+        Args:
+            seeds: The seed of the displacements of each sample, (B,).
+            alpha: The strength along [x, y], in half pixels.
+            sigma: The standard deviations [x, y] of the blur in pixels; 0 for both for no blur.
+                Images must be larger than the blur: see augment/elastic.py.
+            interpolation: "nearest" or "bilinear".
+            fill: The value outside the image: one number, or one per channel.
+
+        Raises:
+            NoLoweringError: On DALI, if the size of the images differs between samples.
         """
 
     def color_matrix(self, matrix: Any) -> None:

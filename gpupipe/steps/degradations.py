@@ -4,8 +4,7 @@ import io
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gpupipe.augment import noise
 from gpupipe.augment.color_ops import explain_small
@@ -21,6 +20,8 @@ from gpupipe.schema.field_types import (
     NotNegative,
     Positive,
     Side,
+    check_list,
+    is_number,
     one_for_both,
     should_be,
 )
@@ -82,9 +83,8 @@ class GaussianBlur(ColorStep):
 class GaussianNoise(ColorStep):
     """Add noise to each channel of each pixel, as torchvision.transforms.v2.GaussianNoise.
 
-    The input must be an image of 1 or 3 channels in uint8, float16 or float32, and all images must
-    have one size. The noise is made on the CPU for every engine, 1.2 ms for 224x224x3; see
-    augment/noise.py.
+    The input must be an image of 1 or 3 channels in uint8, float16 or float32. On the engine
+    `dali` all images must have one size, because the noise is made on the CPU and fed to DALI.
 
     Attributes:
         mean: The mean of the noise, in units of the dtype's range: 1 stands for 255 levels of
@@ -99,14 +99,13 @@ class GaussianNoise(ColorStep):
     clip: bool = True
 
     num_uniforms = 1
-    speed_advice = noise.SPEED_ADVICE
 
     def sample(self, u: Uniforms) -> Sampled:
         """Return a dict: `seed`, int64 (B,), the seed of the noise of each of B samples."""
         return {"seed": noise.draw_seeds(u[:, 0])}
 
     def infer_color(self, input_spec: Spec) -> Spec:
-        noise.shape_of_pixels(check_color(input_spec, any_values=not self.clip))
+        check_color(input_spec, any_values=not self.clip)
         if input_spec.dtype == "uint8" and not self.clip:
             raise StepIncompatibleError(
                 "levels of uint8 wrap around without clip: leave 'clip' out, or write 'to_dtype: "
@@ -114,42 +113,30 @@ class GaussianNoise(ColorStep):
             )
         return input_spec if self.clip else add_fill(noise.ANY_NUMBER, input_spec)
 
-    def values(self, seed: int, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """Return the noise for an image of `shape` (H, W, C): int16 for uint8, else float32."""
-        unit = 255.0 if dtype == "uint8" else 1.0
-        values = noise.normal_field(seed, shape)
-        values *= np.float32(self.sigma * unit)
-        values += np.float32(self.mean * unit)
-        if dtype != "uint8":
-            return values
-        return np.clip(values, -255.0, 255.0, out=values).astype(np.int16)
-
     def lower_color(self, image: Primitives, p: Params) -> None:
-        shape, dtype = noise.shape_of_pixels(image.spec), image.spec.dtype
-        fields = noise.stack_fields(
-            lambda n: self.values(p["seed"][n], shape, dtype),
-            image.present,
-            shape,
-            "int16" if dtype == "uint8" else "float32",
-        )
-        image.add(fields, self.clip)
+        image.add_noise(p["seed"], self.mean, self.sigma, self.clip)
 
     def torch_color(self, image: Any, p: Params) -> Any:
         import torch
 
         dtype = "uint8" if image.dtype == torch.uint8 else "float32"
         shape = (*image.shape[1:], image.shape[0])
-        values = torch.from_numpy(self.values(p["seed"], shape, dtype)).permute(2, 0, 1)
-        noisy = image + to_device(values, image.device)
+        values = noise.make_noise(p["seed"], shape, dtype, self.mean, self.sigma)
+        noisy = image + to_device(torch.from_numpy(values).permute(2, 0, 1), image.device)
         if dtype == "uint8":
             return noisy.clamp_(0, 255).to(torch.uint8)
         return noisy.clamp_(0, 1) if self.clip else noisy
 
 
 Percent = Annotated[int, Field(ge=1, le=100), WHOLE]
-Quality = Annotated[
-    tuple[Percent, Percent], one_for_both("a whole number from 1 to 100, or [min, max]"), ORDERED
-]
+_QUALITY_FORMS = "a whole number from 1 to 100, or [min, max]"
+
+
+def _both_qualities(value: Any) -> Any:
+    return [value] * 2 if is_number(value) else check_list(value, (2,), _QUALITY_FORMS)
+
+
+Quality = Annotated[tuple[Percent, Percent], BeforeValidator(_both_qualities), ORDERED]
 
 
 class Jpeg(ColorStep):

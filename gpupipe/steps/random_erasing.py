@@ -3,7 +3,6 @@
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator
 from typing_extensions import Self
 
@@ -58,9 +57,8 @@ class RandomErasing(Step):
             default is [0.3, 3.3].
         value: The value inside the window, in units of the step's input: one number, or one per
             channel. The default is 0, which after normalize is the mean colour. "random" draws a
-            standard normal number for each channel of each pixel; then all images must be floats
-            and have one size. This noise is made on the CPU for every engine, 8 ns a number; see
-            augment/noise.py.
+            standard normal number for each channel of each pixel; then all images must be floats,
+            and on the engine `dali` have one size.
     """
 
     p: Probability = 0.5
@@ -69,11 +67,6 @@ class RandomErasing(Step):
     ] = (0.02, 0.33)
     ratio: PositiveRange = (0.3, 3.3)
     value: Annotated[Literal["random"] | Value, BeforeValidator(_numbers_or_random)] = (0.0,)
-
-    @property
-    def speed_advice(self) -> str:  # type: ignore[override]
-        """Advice for `value: random`, which is slow; "" if `value` is numbers."""
-        return noise.SPEED_ADVICE if self.value == RANDOM else ""
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
@@ -125,7 +118,6 @@ class RandomErasing(Step):
                 "value is 'random', which draws normal numbers around 0 that uint8 cannot hold: "
                 "write 'to_dtype: {dtype: float32, scale: true}', and 'normalize', before it"
             )
-        noise.shape_of_pixels(input_spec)
         return add_fill(noise.ANY_NUMBER, input_spec)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any, Any]:
@@ -150,24 +142,9 @@ class RandomErasing(Step):
         value = (0.0,) if isinstance(self.value, str) else self.value
 
         def erase(part: Primitives) -> None:
-            part.erase(anchor, shape, value)
-            if self.value == RANDOM:
-                part.add(self._stack_noise(p, anchor, shape, part), False)
+            part.erase(anchor, shape, value, p.get("seed"))
 
         image.switch(erased.astype(np.int32), [lambda part: None, erase])
-
-    def _stack_noise(self, p: Params, anchor: Any, shape: Any, image: Primitives) -> NDArray[Any]:
-        """Return the noise of each image, (B, H, W, C), with zeros outside its window."""
-        pixels = noise.shape_of_pixels(image.spec)
-
-        def make(n: int) -> NDArray[np.float32]:
-            field = np.zeros(pixels, np.float32)
-            (top, left), (height, width) = anchor[n].astype(int), shape[n].astype(int)
-            drawn = noise.normal_field(p["seed"][n], (height, width, pixels[2]))
-            field[top : top + height, left : left + width] = drawn
-            return field
-
-        return noise.stack_fields(make, image.present, pixels)
 
     def torch(self, image: Any, p: Params) -> Any:
         import torch

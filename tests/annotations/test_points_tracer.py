@@ -13,6 +13,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.annotations.points_tracer import PointsTracer
+from gpupipe.augment.elastic import Elastic, make_displacement
 from gpupipe.dataset.annotation_columns import AnnotationColumn
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.annotations import Annotations
@@ -277,6 +278,17 @@ def test_a_box_at_the_border_stays_there_after_a_resize() -> None:
         tracer = PointsTracer(Annotations(drawn, SPECS, 2), np.array([SIZE, SIZE], np.float64))
         tracer.resize([side, side + 7], "bilinear", True)
         assert (moved(tracer, "boxes")[:, 2:] == [side + 7, side]).all()
+
+
+def test_random_displacements_are_those_of_the_image() -> None:
+    elastic, seeds = ((40.0, 30.0), (2.0, 2.0)), np.array([5, 6])
+    fields = np.stack([make_displacement(seed, SIZE, Elastic(*elastic)) for seed in seeds])
+    drawn = trace(lambda image: image.elastic(seeds, *elastic, "bilinear", (0.0,)))
+    fed = trace(lambda image: image.remap(fields, (3, 3), "bilinear", (0.0,)))
+    for name in ("points", "boxes"):
+        assert np.array_equal(moved(drawn, name), moved(fed, name), equal_nan=True)
+        assert (moved(drawn, name) != columns()[name].values).any()
+    assert drawn.to_original() is None
 
 
 def test_colours_change_nothing_and_mixtures_of_moved_images_are_refused() -> None:

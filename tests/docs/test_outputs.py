@@ -77,7 +77,6 @@ def test_the_pages_list_every_engine(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "pipeline"),
     [
-        ("p.yaml:2:3: gaussian_noise", "- decode\n- gaussian_noise\n"),
         (
             "p.yaml:4:3: random_invert",
             "- decode\n- to_dtype: {dtype: float32, scale: true}\n"

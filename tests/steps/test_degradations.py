@@ -17,7 +17,6 @@ from gpupipe.pipeline.step import SampleIncompatibleError, StepIncompatibleError
 from gpupipe.steps.degradations import GaussianBlur, GaussianNoise, Jpeg
 from helpers.arrays import ENGINES, both, delivered, exactly, numbers, saved
 from helpers.color_differences import EXACT, drawn, is_uniform, most
-from helpers.every_step import SIZE, photograph
 from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
 from helpers.reference import differences, load
 
@@ -184,23 +183,25 @@ def test_random_apply_leaves_the_others_alone(tmp_path: Path, engine: str) -> No
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_fields_are_made_only_where_the_branch_is_taken(
-    monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_dali_is_fed_only_where_the_branch_is_taken(count: int) -> None:
     from gpupipe.engines.dali.operators.image import ImageTracer
 
-    made: list[int] = []
-    field = noise.normal_field
-    monkeypatch.setattr(noise, "normal_field", lambda s, shape: made.append(s) or field(s, shape))
     image = ImageTracer(np.full((8, 2), 20.0), "cpu")
     image.spec = Spec.of_image(3, 20, 20)
     p = {"seed": np.arange(10, 18)}
     taken = (np.arange(8) < count).astype(int)
     image.switch(taken, [lambda part: None, lambda part: GaussianNoise().lower(part, p)])
-    assert sorted(made) == list(range(10, 10 + count))
     fed = image.subgraph().arrays
     assert [n for n in range(8) if fed[-1][n].any()] == list(range(count))
     assert fed[-1].shape == (8, 20, 20, 3)
+
+
+def test_images_of_any_size_get_noise_without_a_crop_before(small_gallery: Path) -> None:
+    for engine in ("cpu", "dataloader"):
+        found = differences(small_gallery, "gaussian_noise", CROP, engine=engine)
+        assert max(d.most for d in found) == 0
+    with pytest.raises(gpupipe.EngineError, match="all images must have one size: put it after"):
+        load(small_gallery, "gaussian_noise", CROP, engine="dali")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -256,12 +257,6 @@ def test_noise_beyond_what_16_bits_hold_does_not_wrap_around() -> None:
     ("steps", "message"),
     [
         (
-            ["decode", "gaussian_noise"],
-            "2:3: gaussian_noise cannot stand here: it makes numbers for each pixel, so all images "
-            "must have one size here: put it after random_resized_crop, or another crop or resize "
-            "to a fixed size",
-        ),
-        (
             ["decode", "center_crop: {size: 9}", "gaussian_noise: {clip: false}"],
             "3:3: gaussian_noise cannot stand here: levels of uint8 wrap around without clip: "
             "leave 'clip' out, or write 'to_dtype: {dtype: float32, scale: true}' before it",
@@ -278,16 +273,6 @@ def test_noise_beyond_what_16_bits_hold_does_not_wrap_around() -> None:
 )
 def test_mistakes(steps: list[str], message: str) -> None:
     assert mistakes(*steps) == [message]
-
-
-def test_a_file_of_unknown_size_is_refused_for_both_engines(tmp_path: Path) -> None:
-    data = photograph(tmp_path)
-    for engine in ENGINES.values():
-        with pytest.raises(gpupipe.ConfigError, match="must have one size here"):
-            gpupipe.load({"data": data, "pipeline": ["decode", "gaussian_noise"]}, **engine)
-        steps = ["decode", {"center_crop": {"size": list(SIZE)}}, "gaussian_noise"]
-        with gpupipe.load({"data": data, "pipeline": steps}, batch_size=1, **engine) as loader:
-            assert len(list(loader)) == 1
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
@@ -316,7 +301,7 @@ def test_each_quality_is_equally_probable() -> None:
     assert set(drawn("jpeg", 9, quality=30)["quality"]) == {30}
 
 
-@pytest.mark.parametrize("quality", [0, 101, [9, 5], [1, 2, 3], 7.5, True, None])
+@pytest.mark.parametrize("quality", [0, 101, [9, 5], [50], [1, 2, 3], 7.5, True, None])
 def test_other_qualities_are_refused(quality: Any) -> None:
     with pytest.raises(pydantic.ValidationError):
         Jpeg.model_validate({"quality": quality})

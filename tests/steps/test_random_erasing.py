@@ -201,17 +201,17 @@ def test_a_mask_may_have_any_dtype_and_costs_no_time() -> None:
     step = RandomErasing(value="random").adapt_to_mask()
     spec = Spec.of_array("int64", (1, 8, 8), "CHW")
     assert step.infer_spec(spec) == spec
-    assert not step.speed_advice
 
 
-def test_only_noise_is_said_to_cost_time() -> None:
-    assert RandomErasing(value="random").speed_advice
-    assert not RandomErasing().speed_advice
+def test_noise_needs_images_of_one_size_only_on_dali(small_gallery: Path) -> None:
+    for engine in ("cpu", "dataloader"):
+        found = differences(small_gallery, *NORMALIZED, NOISE, CROP, engine=engine)
+        assert max(d.most for d in found) <= 2e-6
+    with pytest.raises(gpupipe.EngineError, match="all images must have one size: put it after"):
+        load(small_gallery, *NORMALIZED, NOISE, CROP)
 
 
-def test_noise_needs_images_of_one_size() -> None:
-    (mistake,) = mistakes("decode", FLOAT, "random_erasing: {value: random}")
-    assert "must have one size here: put it after random_resized_crop" in mistake
+def test_noise_comes_after_normalize() -> None:
     build("decode", "random_crop: {size: 9}", FLOAT, NORM, "random_erasing: {value: random}")
 
 

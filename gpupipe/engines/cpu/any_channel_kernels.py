@@ -66,14 +66,15 @@ class _AnyDelivery:
     def stage(self) -> Stage | None:
         """Return the stage that writes all samples to their slots, and erases there.
 
-        Return None if the samples differ in size, or if there is no memory for them.
+        Return None if the samples differ in size, if there is no memory for them, or if noise is
+        written to windows.
         """
         dtype, table, coefficients = self.values
         batch = self.match[DeliverOp].begin_all(self.channels, dtype)
-        if batch is None:
+        erase = self.match.get(ops.EraseOp)
+        if batch is None or (erase is not None and erase.seeds is not None):
             return None
         output: tuple[object, ...] = batch, table, coefficients
-        erase = self.match.get(ops.EraseOp)
         if erase is not None:
             value = torch.tensor(erase.value, dtype=getattr(torch, erase.spec.dtype))
             value = value.expand(self.channels).to(dtype).contiguous()

@@ -172,11 +172,12 @@ class _Delivery:
     def stage(self) -> Stage | None:
         """Return the stage that writes all samples to their slots, and erases there.
 
-        Return None if the samples differ in size, or if there is no memory for them.
+        Return None if the samples differ in size, if there is no memory for them, or if noise is
+        written to windows.
         """
         dtype, table, coefficients = self._tables
         batch = self.deliver.begin_all(_RGB, dtype)
-        if batch is None:
+        if batch is None or (self.erase is not None and self.erase.seeds is not None):
             return None
         if self.erase is None:
             return self.create((batch, table, coefficients, None, None))

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.augment import noise
 from gpupipe.engines.batch import BatchMemory, DeliveryFormat, flatten
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor, view_as_array
@@ -252,8 +253,13 @@ def end_with_delivery(
 def _erase_in_slot(erase: ops.EraseOp, output: OutputBuffer, row: int) -> None:
     top, left, height, width = ops.as_ints(erase.windows, row)
     if height and width and output.has_slot(row):
-        value = torch.tensor(erase.value, dtype=getattr(torch, erase.spec.dtype))
-        output.slot(row)[:, top : top + height, left : left + width] = value[:, None, None]
+        window = output.slot(row)[:, top : top + height, left : left + width]
+        if erase.seeds is None:
+            values = torch.tensor(erase.value)[:, None, None]
+        else:
+            field = noise.normal_field(erase.seeds[row], (height, width, len(window)))
+            values = torch.from_numpy(field).permute(2, 0, 1)
+        window[...] = values.to(getattr(torch, erase.spec.dtype))
 
 
 def find_delivery(match: Match) -> Kernel | None:

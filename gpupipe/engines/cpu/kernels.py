@@ -7,8 +7,10 @@ from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from gpupipe.augment import color_ops
+from gpupipe.augment import color_ops, noise
+from gpupipe.augment.elastic import make_displacement
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp, find_delivery
@@ -118,24 +120,49 @@ def _run_erase(op: ops.EraseOp, pixels: Pixels, row: int) -> Pixels:
     if not height or not width:
         return pixels
     erased = as_array(pixels).copy()
-    erased[top : top + height, left : left + width] = op.value
+    window = erased[top : top + height, left : left + width]
+    window[...] = op.value if op.seeds is None else noise.normal_field(op.seeds[row], window.shape)
     return erased
 
 
 def _run_add(op: ops.AddOp, pixels: Pixels, row: int) -> Pixels:
+    return _add(as_array(pixels), op.values[row], op.clip)
+
+
+def _run_add_noise(op: ops.AddNoiseOp, pixels: Pixels, row: int) -> Pixels:
     image = as_array(pixels)
-    noisy: Array = image + op.values[row]
+    dtype = image.dtype.name
+    return _add(
+        image, noise.make_noise(op.seeds[row], image.shape, dtype, op.mean, op.sigma), op.clip
+    )
+
+
+def _add(image: Array, values: Array, clip: bool) -> Array:
+    total: Array = image + values
     if image.dtype == np.uint8:
-        return np.clip(noisy, 0, 255, out=noisy).astype(np.uint8)
-    return (np.clip(noisy, 0, 1, out=noisy) if op.clip else noisy).astype(image.dtype)
+        return np.clip(total, 0, 255, out=total).astype(np.uint8)
+    return (np.clip(total, 0, 1, out=total) if clip else total).astype(image.dtype)
 
 
 def _run_remap(op: ops.RemapOp, pixels: Pixels, row: int) -> Pixels:
+    return _remap(as_tensor(pixels), op.displacement[row], op)
+
+
+def _run_elastic(op: ops.ElasticOp, pixels: Pixels, row: int) -> Pixels:
+    image = as_tensor(pixels)
+    height, width = image.shape[-2:]
+    moves = make_displacement(op.seeds[row], (height, width), op.displacements)
+    return _remap(image, moves, op)
+
+
+def _remap(
+    image: torch.Tensor, displacement: NDArray[np.float32], op: ops.RemapOp | ops.ElasticOp
+) -> torch.Tensor:
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
-    moves, mode = torch.from_numpy(op.displacement[row])[None], InterpolationMode(op.interpolation)
-    return in_float32(as_tensor(pixels), lambda image: F.elastic(image, moves, mode, list(op.fill)))
+    moves, mode = torch.from_numpy(displacement)[None], InterpolationMode(op.interpolation)
+    return in_float32(image, lambda pixels: F.elastic(pixels, moves, mode, list(op.fill)))
 
 
 def _run_call_torch(op: ops.CallTorchOp, pixels: Pixels, row: int) -> Pixels:
@@ -189,7 +216,9 @@ RULES = [
     Rule((Maybe(ops.EraseOp), DeliverOp), find_delivery),
     single(ops.EraseOp, "numpy.copyto", _run_erase),
     single(ops.AddOp, "numpy.add", _run_add),
+    single(ops.AddNoiseOp, "numpy.add", _run_add_noise),
     single(ops.RemapOp, "torchvision.elastic", _run_remap, needs_torchvision=True),
+    single(ops.ElasticOp, "torchvision.elastic", _run_elastic, needs_torchvision=True),
     single(ops.CallTorchOp, "call_torch", _run_call_torch, needs_torchvision=True),
     single(ops.ColorMatrixOp, "numpy.matmul", _run_color_matrix),
     single(ops.ToDtypeOp, "torchvision.to_dtype", _run_to_dtype, needs_torchvision=True),

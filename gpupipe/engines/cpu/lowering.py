@@ -4,7 +4,6 @@ A step runs in torch in these cases:
 
 - it calls a primitive that no kernel runs;
 - its class belongs to another package, and implements `Step.torch`;
-- it draws numbers for each pixel (the primitives `add` and `remap`);
 - the size of its input is unknown until the step before it has run;
 - its field is an array, not an image file.
 """
@@ -18,9 +17,14 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.base import DrawnStep, Job, Operator
 from gpupipe.engines.batch import BatchMemory, DeliveryFormat
-from gpupipe.engines.cpu import any_channel_kernels, color_stages, compiled_kernels, kernels
+from gpupipe.engines.cpu import (
+    any_channel_kernels,
+    color_stages,
+    compiled_degradations,
+    compiled_kernels,
+    kernels,
+)
 from gpupipe.engines.cpu.delivery import OutputBuffer
-from gpupipe.engines.cpu.ops import AddOp, RemapOp
 from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.errors import EngineError
@@ -35,11 +39,6 @@ Sizes = Mapping[str, NDArray[np.float64]]
 """[height, width] of the decoded images of a batch, (B, 2), by field."""
 
 _Result = TypeVar("_Result")
-_PER_PIXEL = (AddOp, RemapOp)
-"""Operations with an argument for each pixel. `Step.lower` would compute these arguments on one
-thread for the whole batch. In torch, each thread computes them for its own samples.
-"""
-
 _MAX_TRIES = 1000
 _EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 
@@ -55,6 +54,7 @@ def find_rules() -> Rules:
         *color_stages.create_rules(),
         *compiled_kernels.create_rules(),
         *any_channel_kernels.create_rules(),
+        *compiled_degradations.create_rules(),
     ]
     if has_opencv():
         from gpupipe.engines.cpu import opencv_kernels
@@ -202,11 +202,9 @@ class StepLowering:
             return program
 
         try:
-            program = self._try_samples(try_step)
+            self._try_samples(try_step)
         except NoLoweringError as e:
             return str(e)
-        if entry.step.has_torch and program.contains(_PER_PIXEL):
-            return "it makes numbers for each pixel"
         return ""
 
     def _try_samples(self, lower: Callable[[Plan], _Result]) -> _Result:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.augment.elastic import Elastic
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import Spec
@@ -150,10 +151,14 @@ class PerspectiveOp(ResampleOp):
 
 @dataclass(frozen=True)
 class EraseOp(Op):
-    """Sets the pixels in `windows[row]` to `value`. A window without pixels erases nothing."""
+    """Sets the pixels in `windows[row]` to `value`, or to noise if there are `seeds`.
+
+    A window without pixels erases nothing.
+    """
 
     windows: Rows
     value: Fill
+    seeds: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,24 @@ class AddOp(Op):
 @dataclass(frozen=True)
 class RemapOp(Op):
     displacement: NDArray[np.float32]
+    interpolation: str
+    fill: Fill
+
+
+@dataclass(frozen=True)
+class AddNoiseOp(Op):
+    """Adds normal noise, whose mean and sigma are in units of the dtype's range."""
+
+    seeds: NDArray[np.int64]
+    mean: float
+    sigma: float
+    clip: bool
+
+
+@dataclass(frozen=True)
+class ElasticOp(Op):
+    seeds: NDArray[np.int64]
+    displacements: Elastic
     interpolation: str
     fill: Fill
 

@@ -225,10 +225,6 @@ class Program:
         """
         return run_groups(self.groups, content, row)
 
-    def contains(self, kinds: tuple[type[Op], ...]) -> bool:
-        """Return whether the program or one of its branches has an operation of these types."""
-        return any(isinstance(op, kinds) for _, ops in self._iter_groups() for op in ops)
-
     def needs_torchvision(self) -> bool:
         """Return whether a kernel of the program or of its branches may call torchvision."""
         return any(kernel.needs_torchvision for kernel, _ in self._iter_groups())

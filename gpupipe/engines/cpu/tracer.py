@@ -26,6 +26,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.augment.color_ops import COLOR_OPS
+from gpupipe.augment.elastic import Elastic
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp, OutputBuffer
@@ -136,8 +137,14 @@ class Tracer:
         where = in_indices(self._each(matrix)), self._whole(self.size)
         self.ops.append(ops.PerspectiveOp(*self._origin, *where, interpolation, fill))
 
-    def erase(self, anchor: ArrayLike, shape: ArrayLike, value: Fill) -> None:
-        self.ops.append(ops.EraseOp(*self._origin, self._whole(anchor, shape), value))
+    def erase(
+        self,
+        anchor: ArrayLike,
+        shape: ArrayLike,
+        value: Fill,
+        seeds: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.ops.append(ops.EraseOp(*self._origin, self._whole(anchor, shape), value, seeds))
 
     def add(self, values: Array, clip: bool) -> None:
         self.ops.append(ops.AddOp(*self._origin, values, clip))
@@ -150,6 +157,20 @@ class Tracer:
         fill: Fill,
     ) -> None:
         self.ops.append(ops.RemapOp(*self._origin, displacement, interpolation, fill))
+
+    def add_noise(self, seeds: NDArray[np.int64], mean: float, sigma: float, clip: bool) -> None:
+        self.ops.append(ops.AddNoiseOp(*self._origin, seeds, mean, sigma, clip))
+
+    def elastic(
+        self,
+        seeds: NDArray[np.int64],
+        alpha: tuple[float, float],
+        sigma: tuple[float, float],
+        interpolation: str,
+        fill: Fill,
+    ) -> None:
+        how = Elastic(alpha, sigma)
+        self.ops.append(ops.ElasticOp(*self._origin, seeds, how, interpolation, fill))
 
     def color_matrix(self, matrix: ArrayLike) -> None:
         self.ops.append(ops.ColorMatrixOp(*self._origin, self._each(matrix)))

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
+from gpupipe.augment.noise import make_noise, normal_field
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.kernels import RULES
@@ -103,6 +104,25 @@ def test_added_numbers_are_clipped_to_the_range_of_pixels() -> None:
     levels = IMAGE.astype(np.float32) / 255
     assert run_op(ops.AddOp, noise[None] / 255, True, image=levels).max() == 1.0
     assert run_op(ops.AddOp, noise[None] / 255, False, image=levels).max() > 1.0
+
+
+def test_noise_is_clipped_to_the_range_of_pixels() -> None:
+    seeds, image = np.array([7]), IMAGE.astype(np.float32) / 255
+    noise = make_noise(7, IMAGE.shape, "uint8", 0.1, 0.5)
+    assert np.array_equal(
+        run_op(ops.AddNoiseOp, seeds, 0.1, 0.5, True), np.clip(IMAGE + noise, 0, 255)
+    )
+    clipped = run_op(ops.AddNoiseOp, seeds, 0.1, 0.5, True, image=image)
+    plain = run_op(ops.AddNoiseOp, seeds, 0.1, 0.5, False, image=image)
+    assert plain.max() > 1
+    assert np.array_equal(clipped, np.clip(plain, 0, 1))
+
+
+def test_an_erased_window_may_be_filled_with_noise() -> None:
+    image = IMAGE.astype(np.float32)
+    erased = run_op(ops.EraseOp, [[1, 1, 2, 3]], (0.0,), np.array([7]), image=image)
+    assert np.array_equal(erased[1:3, 1:4], normal_field(7, (2, 3, 3)))
+    assert np.array_equal(erased[3:], image[3:])
 
 
 def test_a_matrix_mixes_colors_and_truncates_as_torchvision_does() -> None:

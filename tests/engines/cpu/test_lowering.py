@@ -91,14 +91,23 @@ def test_a_plugin_calls_torch(few: Path, plugins: Path, monkeypatch: pytest.Monk
         assert ("call_torch", "cpu", (step,)) in operators(loader)
 
 
-@pytest.mark.parametrize("step", ["gaussian_noise", {"elastic_transform": {"sigma": 0.5}}], ids=str)
-def test_numbers_for_each_pixel_are_made_by_all_threads(few: Path, step: Any) -> None:
-    """In torch, and so inside a container."""
+@pytest.mark.skipif(find_extension() is None, reason="the extension is not built, or is off")
+@pytest.mark.parametrize(
+    ("step", "kernel"),
+    [
+        ("gaussian_noise", "kernels.noise"),
+        ({"elastic_transform": {"sigma": 0.5}}, "kernels.elastic"),
+        ({"jpeg": {"quality": [50, 90]}}, "jpeg"),
+    ],
+    ids=str,
+)
+def test_degradations_run_in_the_extension(few: Path, step: Any, kernel: str) -> None:
+    """Before a crop, and inside a container, too."""
     name = step if isinstance(step, str) else next(iter(step))
-    with load(few, ["decode", CROP, step]) as loader:
-        assert ("torch", "cpu", (name,)) in operators(loader)
+    with load(few, ["decode", step, CROP]) as loader:
+        assert (kernel, "cpu", (name,)) in operators(loader)
     with load(few, ["decode", CROP, {"random_apply": {"transforms": [step]}}]) as loader:
-        assert ("torch", "cpu", ("random_apply",)) in operators(loader)
+        assert (kernel, "cpu", ("random_apply",)) in operators(loader)
 
 
 def test_the_warp_writes_into_the_batch(few: Path) -> None:

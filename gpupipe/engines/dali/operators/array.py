@@ -71,6 +71,7 @@ class ArrayTracer(DaliTracer):
         self._size = shape
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
+        ops.find_interpolation(interpolation)
         before, self._size = self._size, np.asarray(shape, np.float64)
         make = partial(ops.resize, interpolation=interpolation, antialias=antialias)
         self._emit_video("resize", make, *ops.resize_arguments(before, self._size, interpolation))

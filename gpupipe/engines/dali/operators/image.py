@@ -84,6 +84,7 @@ class ImageTracer(DaliTracer):
         self._size = shape
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
+        ops.find_interpolation(interpolation)
         before, self._size = self._size, np.asarray(shape, np.float64)
         options = interpolation, antialias, (self.step,), self.spec.dtype
         self._add(ResizeNode(before, self._size, *options))

@@ -285,7 +285,7 @@ def remap(
     `fill`. It is known that torchvision's pixel is darker there: torchvision multiplies the image's
     part by its weight twice.
     """
-    mode = ops.INTERPOLATION[interpolation]
+    mode = ops.find_interpolation(interpolation)
     count, height, width, _ = displacement.shape
     top, left = reach
     shape = (height + 2 * top, width + 2 * left)

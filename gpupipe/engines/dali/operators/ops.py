@@ -13,6 +13,7 @@ from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
 from gpupipe.decoders.chain import DecodeOptions
+from gpupipe.pipeline.step import NoLoweringError
 
 Device = Literal["cpu", "gpu"]
 Layout = Literal["CHW", "HWC"]
@@ -27,6 +28,21 @@ INTERPOLATION = {
     "bilinear": types.INTERP_LINEAR,
     "bicubic": types.INTERP_CUBIC,
 }
+
+
+def find_interpolation(name: str) -> Any:
+    """Return DALI's code of an interpolation.
+
+    Raises:
+        NoLoweringError: There is no interpolation of that name.
+    """
+    if name not in INTERPOLATION:
+        raise NoLoweringError(
+            f"there is no interpolation '{name}': pass one of {', '.join(INTERPOLATION)}"
+        )
+    return INTERPOLATION[name]
+
+
 BORDERS = {"edge": "replicate", "reflect": "reflect_101", "symmetric": "reflect"}
 """DALI's border modes, by torchvision's padding modes."""
 ALMOST_HALF = 0.5 - 2.0**-12
@@ -122,7 +138,7 @@ def resize(
         size=shape,
         roi_start=start,
         roi_end=end,
-        interp_type=INTERPOLATION[interpolation],
+        interp_type=find_interpolation(interpolation),
         antialias=antialias,
         subpixel_scale=False,
     )
@@ -200,7 +216,7 @@ def warp_affine(
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: The value of pixels outside the image, in all channels.
     """
-    mode = INTERPOLATION[interpolation]
+    mode = find_interpolation(interpolation)
     return fn.warp_affine(pixels, matrix=matrix, interp_type=mode, fill_value=fill, size=size)
 
 
@@ -214,7 +230,7 @@ def warp_perspective(
     BORDERS.
     """
     return fn.experimental.warp_perspective(
-        pixels, matrix=matrix, size=size, interp_type=INTERPOLATION[interpolation], **border
+        pixels, matrix=matrix, size=size, interp_type=find_interpolation(interpolation), **border
     )
 
 

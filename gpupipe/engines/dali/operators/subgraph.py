@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from nvidia.dali.data_node import DataNode
 
 from gpupipe.engines.dali.operators import ops
-from gpupipe.engines.dali.operators.ops import Argument
+from gpupipe.engines.dali.operators.ops import Argument, Floats
 
 Array = NDArray[Any]
 """An argument with a row for each sample."""
@@ -151,6 +151,26 @@ def blend(branches: Sequence[Subgraph], total: Subgraph) -> Subgraph:
         return total.make([part.make(pixels, *own) for part, own in shares], *of_total)
 
     return Subgraph(make, _arguments(parts), _emitted(parts))
+
+
+def convert_argument(values: Array) -> Array:
+    """Convert an argument to a dtype that DALI takes: floats to float32, all others to int32."""
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+
+
+def merge_sizes(before: Floats, parts: Sequence[tuple[NDArray[np.bool_], Floats]]) -> Floats:
+    """Return the sizes after a switch: one size if all branches have the same, else one per sample.
+
+    `before` holds the sizes before the switch. `parts` has two arrays for each branch: which
+    samples go through the branch, bool (B,), and the sizes of the samples after the branch.
+    """
+    sizes = [size for _, size in parts]
+    if all(size.ndim == 1 and np.array_equal(size, sizes[0]) for size in sizes):
+        return sizes[0]
+    merged = np.array(np.broadcast_to(before, (len(parts[0][0]), sizes[0].shape[-1])), np.float64)
+    for present, size in parts:
+        merged = np.where(present[:, None], size, merged)
+    return merged
 
 
 def _share_out(

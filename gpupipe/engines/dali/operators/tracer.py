@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali.data_node import DataNode
 
-from gpupipe.engines.dali.operators import color, dtypes, ops, subgraph
+from gpupipe.augment.elastic import Elastic
+from gpupipe.engines.dali.operators import color, dtypes, fields, ops, subgraph
 from gpupipe.engines.dali.operators.image_functions import REMAP, call_torch, find_operators
 from gpupipe.engines.dali.operators.ops import Floats, argument
 from gpupipe.engines.dali.operators.subgraph import Array, Make, Subgraph, Value
@@ -87,7 +88,7 @@ class DaliTracer(ABC):
         return self._size[..., ::-1]
 
     def apply(self, op: str, make: Make, *values: Array, size: Any = None) -> None:
-        self._on_pixels(op, make, *map(_convert_argument, values))
+        self._on_pixels(op, make, *map(subgraph.convert_argument, values))
         if size is not None:
             self._size = np.asarray(size, np.float64)
 
@@ -111,6 +112,7 @@ class DaliTracer(ABC):
         fill: ops.Fill | None,
         shape: Any = None,
     ) -> None:
+        ops.find_interpolation(interpolation)
         fill = self._each_channel(fill or (0.0,))  # DALI weighs the border once, with any fill
         matrix = affine_matrix(linear, source, output)
         size = None if shape is None else argument(shape, 1, np.float32)
@@ -123,15 +125,24 @@ class DaliTracer(ABC):
         self._size = self._size if shape is None else np.asarray(shape, np.float64)
 
     def perspective(self, matrix: Any, interpolation: str, fill: ops.Fill) -> None:
+        ops.find_interpolation(interpolation)
         fill = self._each_channel(fill)
         make = partial(ops.warp_perspective, interpolation=interpolation, fill_value=list(fill))
         self._on_pixels(
             "experimental.warp_perspective", make, argument(matrix, 2, np.float32), None
         )
 
-    def erase(self, anchor: Any, shape: Any, value: ops.Fill) -> None:
+    def erase(
+        self,
+        anchor: Any,
+        shape: Any,
+        value: ops.Fill,
+        seeds: NDArray[np.int64] | None = None,
+    ) -> None:
         window = (argument(v, 1, np.float32) for v in (anchor, shape))
         self._on_pixels("erase", partial(ops.erase, value=value), *window)
+        if seeds is not None:
+            self.add(fields.fill_windows(self.spec, self.present, seeds, anchor, shape), False)
 
     def add(self, values: Array, clip: bool) -> None:
         dtype = self.spec.dtype
@@ -141,12 +152,28 @@ class DaliTracer(ABC):
 
         self._on_pixels("add", dtypes.in_float32(make, dtype), values)
 
+    def add_noise(self, seeds: NDArray[np.int64], mean: float, sigma: float, clip: bool) -> None:
+        self.add(fields.make_noise(self.spec, self.present, seeds, mean, sigma), clip)
+
     def remap(
         self, displacement: Array, reach: tuple[int, int], interpolation: str, fill: ops.Fill
     ) -> None:
+        ops.find_interpolation(interpolation)
         operator = REMAP[self.device]
         make, arrays = operator(displacement, reach, interpolation, fill)
         self._on_pixels(operator.__name__, dtypes.in_float32(make, self.spec.dtype), *arrays)
+
+    def elastic(
+        self,
+        seeds: NDArray[np.int64],
+        alpha: tuple[float, float],
+        sigma: tuple[float, float],
+        interpolation: str,
+        fill: ops.Fill,
+    ) -> None:
+        how = Elastic(alpha, sigma)
+        moves = fields.make_displacements(self.spec, self.present, seeds, how)
+        self.remap(moves, how.reach, interpolation, fill)
 
     def call_torch(self, function: Callable[[Any], Any]) -> None:
         if self.device == "gpu":
@@ -173,17 +200,17 @@ class DaliTracer(ABC):
         make, arrays = find_operators(op, self.spec, self.device, values, self._size, self.present)
         if make is not None:
             make = dtypes.in_float32(make, self.spec.dtype)
-            self._on_pixels(op, make, *map(_convert_argument, arrays))
+            self._on_pixels(op, make, *map(subgraph.convert_argument, arrays))
 
     def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
         chosen = np.asarray(index)
         parts = [self._trace(branch, chosen == n) for n, branch in enumerate(branches)]
         self._add(subgraph.switch(chosen, [part.subgraph() for part in parts]))
-        self._size = _merge_sizes(self._size, [(part.present, part.size) for part in parts])
+        self._size = subgraph.merge_sizes(self._size, [(part.present, part.size) for part in parts])
 
     def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:
         parts = [self._trace(branch, self.present).subgraph() for branch in branches]
-        columns = [_convert_argument(column) for column in np.asarray(weights).T]
+        columns = [subgraph.convert_argument(column) for column in np.asarray(weights).T]
 
         def total(images: list[Any], *factors: Any) -> Any:
             return color.blend(images, factors, self.device)
@@ -288,23 +315,3 @@ def _square(matrix: NDArray[np.float64]) -> Any:
     """Extend affine matrices (..., 2, 3) to (..., 3, 3), as an argument of a perspective warp."""
     last = np.broadcast_to([0.0, 0.0, 1.0], (*matrix.shape[:-2], 1, 3))
     return argument(np.concatenate([matrix, last], -2), 2, np.float32)
-
-
-def _convert_argument(values: Array) -> Array:
-    """Convert an argument to a dtype that DALI takes: floats to float32, all others to int32."""
-    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
-
-
-def _merge_sizes(before: Any, parts: Sequence[tuple[NDArray[np.bool_], Any]]) -> Any:
-    """Return the sizes after a switch: one size if all branches have the same, else one per sample.
-
-    `before` holds the sizes before the switch. `parts` has two arrays for each branch: which
-    samples go through the branch, bool (B,), and the sizes of the samples after the branch.
-    """
-    sizes = [size for _, size in parts]
-    if all(size.ndim == 1 and np.array_equal(size, sizes[0]) for size in sizes):
-        return sizes[0]
-    merged = np.array(np.broadcast_to(before, (len(parts[0][0]), sizes[0].shape[-1])), np.float64)
-    for present, size in parts:
-        merged = np.where(present[:, None], size, merged)
-    return merged
