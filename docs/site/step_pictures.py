@@ -20,14 +20,13 @@ def draw_all() -> Iterator[tuple[str, bytes]]:
 
 
 def list_drawn() -> list[str]:
-    """Return the names of the steps that can be drawn: without boxes or parameters of one's own."""
+    """Return the names of the steps that can be drawn: those that need no numbers of one's own."""
     from gpupipe.pipeline.step_registry import STEPS
 
     found = []
     for name in sorted(STEPS.builtin_names):
         model = STEPS.find(name)
         required = any(field.is_required() for field in model.model_fields.values())
-        needs_boxes = isinstance(model.needs, frozenset) and model.needs
-        if (model.example or not required) and not needs_boxes:
+        if model.example or not required:
             found.append(name)
     return found

@@ -21,14 +21,18 @@ import numpy as np
 import yaml
 
 from gpupipe import config as configs
+from gpupipe.bench.annotation_drawing import draw_annotations
+from gpupipe.bench.gallery_boxes import CLASSES, SPECS, build_columns
 from gpupipe.bench.grid import join, to_picture, to_values
 from gpupipe.bench.parity import reference_settings
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, build
 from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.loader import create_loader
+from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step_registry import STEPS
+from gpupipe.schema.document import Document
 from gpupipe.sources.helpers.dataset_catalog import draw_face
 
 if TYPE_CHECKING:
@@ -146,9 +150,22 @@ class Gallery:
         raise refusals[0]
 
     def _read(self, pipeline: str | list[Any]) -> Config:
+        """Read a pipeline. If it is invalid on images alone, try it on images with boxes."""
         data = {"source": "folder", "root": self.index.root}
         loader = {"batch_size": 1, "shuffle": False, "seed": self.seed, "ids": True}
-        return configs.read({"data": data, "pipeline": pipeline, "loader": loader}).at_epoch(0)
+        written = {"data": data, "pipeline": pipeline, "loader": loader}
+        try:
+            return configs.read(written).at_epoch(0)
+        except ConfigError as refusal:
+            plain = configs.read(written | {"pipeline": ["decode"]})
+            try:
+                document = Document("gallery", pipeline)
+                if isinstance(pipeline, str):
+                    document = find_pipeline(pipeline, None)
+                annotated = build_pipeline(plain.pipeline.name, document, annotations=SPECS)
+            except ConfigError:
+                raise refusal from None
+            return replace(plain, pipeline=annotated).at_epoch(0)
 
     def _draw(
         self, page: str, step: str, parameters: Mapping[str, Any], checked: Config
@@ -164,7 +181,7 @@ class Gallery:
         part = replace(checked, loader=checked.loader.model_copy(update=settings))
         with create_loader(part, self.index) as batches:
             return [
-                _to_picture(batch[name][0])
+                _to_picture(batch[name][0], _first_rows(batch))
                 for batch, _ in zip(batches, range(count), strict=False)
                 for name in part.pipeline.main_outputs
             ]
@@ -194,7 +211,9 @@ def open_gallery(
     with tempfile.TemporaryDirectory(prefix="gpupipe-gallery-") as folder:
         picture.save(Path(folder) / "photograph.png")
         samples = ["photograph.png"] * DRAWS
-        index = build(folder, samples, np.zeros(DRAWS, np.int64), ["photograph"])
+        columns = build_columns(picture.size, DRAWS)
+        labels = np.zeros(DRAWS, np.int64)
+        index = build(folder, samples, labels, ["photograph"], annotations=columns)
         yield Gallery(index, engine, seed)
 
 
@@ -211,11 +230,20 @@ def _open_photograph(path: Path) -> Image:
     return picture
 
 
-def _to_picture(image: Tensor) -> Image:
-    """Convert an image (C, H, W) to a picture; draw several images, (N, C, H, W), side by side."""
+def _first_rows(batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: batch[name][0] for name in SPECS if name in batch}
+
+
+def _to_picture(image: Tensor, rows: Mapping[str, Tensor]) -> Image:
+    """Convert an image (C, H, W) to a picture; draw several images, (N, C, H, W), side by side.
+
+    The boxes and points in `rows` are drawn over a single image.
+    """
     if image.ndim not in (3, 4) or image.shape[-3] not in (1, 3):
         raise GpupipeError(f"an array of {tuple(image.shape)} is no image, and cannot be drawn")
-    return join([to_picture(each) for each in to_values(image.reshape(-1, *image.shape[-3:]))])
+    pictures = [to_picture(each) for each in to_values(image.reshape(-1, *image.shape[-3:]))]
+    draw_annotations(pictures[0], rows, SPECS, CLASSES)
+    return join(pictures)
 
 
 def _write_title(step: str, parameters: Mapping[str, Any]) -> str:

@@ -20,7 +20,6 @@ from gpupipe.bench.gallery import (
     page_width,
 )
 from gpupipe.pipeline.step_registry import STEPS
-from helpers.every_step import NEED_ANNOTATIONS
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +155,7 @@ def test_a_step_whose_parameters_depend_on_the_size_has_no_example(photograph: P
         gallery.draw_step("linear_transformation")
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*STEPS.names()} - {"linear_transformation", *NEED_ANNOTATIONS})
-)
+@pytest.mark.parametrize("name", sorted({*STEPS.names()} - {"linear_transformation"}))
 def test_each_step_is_drawn_and_each_step_of_chance_changes_a_draw(
     gallery_of_a_face: Gallery, name: str
 ) -> None:
@@ -237,3 +234,14 @@ def test_long_titles_take_several_lines() -> None:
     assert pages[1].height >= pages[0].height + 2 * 14
     assert extents(pages[1], RED) == (50, 50)
     assert (np.asarray(pages[1])[:, -4:] == 255).all(), "no letter reaches the edge"
+
+
+def test_steps_of_detection_are_drawn_with_boxes(gallery_of_a_face: Gallery) -> None:
+    plain = np.asarray(gallery_of_a_face.draw_step("random_horizontal_flip").images[0])
+    row = gallery_of_a_face.draw_step("random_iou_crop")
+    original = np.asarray(row.images[0])
+    assert original.shape == plain.shape
+    assert 0.005 < (original != plain).any(-1).mean() < 0.2, "frames and points"
+    assert len({image.size for image in row.images}) > 3
+    names = [part.name for part in gallery_of_a_face.draw_pipeline("ssdlite")]
+    assert names[:2] == ["01_decode", "02_random_iou_crop"]
