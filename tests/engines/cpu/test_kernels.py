@@ -120,7 +120,7 @@ def test_noise_is_clipped_to_the_range_of_pixels() -> None:
 
 def test_an_erased_window_may_be_filled_with_noise() -> None:
     image = IMAGE.astype(np.float32)
-    erased = run_op(ops.EraseOp, [[1, 1, 2, 3]], (0.0,), np.array([7]), image=image)
+    erased = run_op(ops.EraseOp, np.array([[1, 1, 2, 3]]), (0.0,), np.array([7]), image=image)
     assert np.array_equal(erased[1:3, 1:4], normal_field(7, (2, 3, 3)))
     assert np.array_equal(erased[3:], image[3:])
 
