@@ -1,0 +1,64 @@
+"""The probe of benchmarks/gil.py sees whether a thread holds the interpreter's lock."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Any:
+    import gil
+
+    if shutil.which("c++") is None:
+        pytest.skip("there is no C++ compiler")
+    return gil.load_probe(tmp_path)
+
+
+def measure_share(probe: Any) -> float:
+    """The share of the tries that have to wait for the lock."""
+    tries, waits = ctypes.c_int64(), ctypes.c_int64()
+    probe(0.5, 1000, ctypes.byref(tries), ctypes.byref(waits))
+    assert tries.value > 10
+    return waits.value / tries.value
+
+
+def test_a_thread_that_computes_holds_the_lock(probe: Any) -> None:
+    is_over = threading.Event()
+
+    def compute() -> None:
+        while not is_over.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        share = measure_share(probe)
+    finally:
+        is_over.set()
+        thread.join()
+    assert share > 0.5
+
+
+def test_a_thread_that_waits_does_not(probe: Any) -> None:
+    is_over = threading.Event()
+    thread = threading.Thread(target=is_over.wait)
+    thread.start()
+    try:
+        assert measure_share(probe) < 0.5
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_the_goal_is_that_of_the_pipeline() -> None:
+    import gil
+
+    found = {"lock_us": 13.0, "lock_error_us": 0.1, "cpu_us": 500.0, "model_rates": {8: 16_000.0}}
+    assert "goal 12: FAILS" in gil.describe("imagenet_train", found)
+    assert "goal 25: holds" in gil.describe("simclr", found)
