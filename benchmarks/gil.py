@@ -9,11 +9,12 @@ process stops to scale.
     python benchmarks/gil.py --one cpu simclr
 
 Method: the loader runs with one thread, and a thread of C++ on another core tries to take the lock
-every 40 us on average, at random moments. The share of the tries that have to wait is the share of
-the time in which the lock is held: so the microseconds an image are the time an image times that
-share. A try that finds the lock free takes it for 0.1 us. The error that is stated is two standard
-deviations of that share, if tries are independent. What the loop over the batches itself does is
-counted too. CPU time is that of the process, without the probe's.
+40 us after its last try on average, at random moments. The lock is held while a try waits; of the
+time between the tries it is held in the share of the tries that have to wait. Both together, as a
+share of the time, times the time an image, are the microseconds. This is rather too much: a try
+that has waited needs some microseconds to wake up. The error that is stated is two standard
+deviations of the share of tries that wait, if they are independent. What the loop over the batches
+does itself is counted too. CPU time is that of the process, without the probe's.
 
 The model: a process with N cores makes min(N / CPU time, 1 / lock time) images a second.
 """
@@ -44,6 +45,22 @@ _BATCH_SIZE = 128
 _LEAST_WAIT_NS = 1000
 _MODEL_CORES = (1, 8, 32, 96)
 _WARM_SECONDS = 1.0
+
+
+class Counts(ctypes.Structure):
+    """What the probe counts: see lock_probe.cpp."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("tries", "waits", "waited_ns", "spun_ns")]
+    tries: int
+    waits: int
+    waited_ns: int
+    spun_ns: int
+
+    @property
+    def held_share(self) -> float:
+        """The share of the time in which the lock is held."""
+        between = self.spun_ns * self.waits / self.tries
+        return (self.waited_ns + between) / (self.waited_ns + self.spun_ns)
 
 
 def main() -> None:
@@ -112,11 +129,11 @@ def measure(loader: Any, probe: Any, seconds: float) -> dict[str, Any]:
 
     The last epoch runs on after the probe: its images count up to the probe's end.
     """
-    tries, waits, cpu = ctypes.c_int64(), ctypes.c_int64(), [0.0]
+    counts, cpu = Counts(), [0.0]
 
     def run_probe() -> None:
         before = time.thread_time()
-        probe(seconds, _LEAST_WAIT_NS, ctypes.byref(tries), ctypes.byref(waits))
+        probe(seconds, _LEAST_WAIT_NS, ctypes.byref(counts))
         cpu[0] = time.thread_time() - before
 
     thread = threading.Thread(target=run_probe)
@@ -135,16 +152,17 @@ def measure(loader: Any, probe: Any, seconds: float) -> dict[str, Any]:
     finally:
         sys.setswitchinterval(interval)
         thread.join()
-    share = waits.value / tries.value
-    error = 2 * math.sqrt(share * (1 - share) / tries.value)
+    share = counts.waits / counts.tries
+    error = 2 * math.sqrt(share * (1 - share) / counts.tries)
     microseconds = 1e6 * wall / images
-    lock, cpu_time = share * microseconds, 1e6 * used / images
+    lock, cpu_time = counts.held_share * microseconds, 1e6 * used / images
     return {
         "lock_us": lock,
         "lock_error_us": error * microseconds,
         "cpu_us": cpu_time,
         "images": images,
-        "tries": tries.value,
+        "tries": counts.tries,
+        "waits": counts.waits,
         "model_rates": {n: 1e6 * min(n / cpu_time, 1 / lock) for n in _MODEL_CORES},
     }
 
@@ -159,7 +177,7 @@ def load_probe(data: Path) -> Any:
         command = ["c++", "-std=c++17", "-O2", "-shared", "-fPIC", include, str(source), "-o"]
         subprocess.run([*command, str(library)], check=True)
     function = ctypes.PyDLL(str(library)).probe_lock
-    function.argtypes = [ctypes.c_double, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+    function.argtypes = [ctypes.c_double, ctypes.c_int64, ctypes.c_void_p]
     function.restype = None
     return function
 
