@@ -15,7 +15,7 @@ class AnnotationCount(NamedTuple):
     """A row of the table: what was counted, how often, and the first that is wrong or ""."""
 
     what: str
-    count: int
+    number: int
     first: str
     is_wrong: bool
 

@@ -246,7 +246,7 @@ def lowering_table(device: str, operators: Iterable[tuple[str, str, tuple[str, .
 
 def annotations_table(rows: Iterable[AnnotationCount]) -> Table:
     """Return the table of `gpupipe check --annotations`."""
-    cells = ([row.what, f"{row.count:,}", escape(row.first)] for row in rows)
+    cells = ([row.what, f"{row.number:,}", escape(row.first)] for row in rows)
     return new_table("", "annotations", "count", "first", rows=cells)
 
 

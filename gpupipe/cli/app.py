@@ -226,7 +226,7 @@ def _check_annotations(config: "Config") -> None:
 
     rows = list(count_annotations(config))
     console().print(tables.annotations_table(rows))
-    if any(row.is_wrong and row.count for row in rows):
+    if any(row.is_wrong and row.number for row in rows):
         sys.exit(1)
 
 

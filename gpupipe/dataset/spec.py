@@ -224,6 +224,14 @@ class Spec:
         """The sizes in the order of `canonical_layout`, with 1 for a missing axis of channels."""
         return self._sizes_in(canonical_layout(self.layout))
 
+    @property
+    def canonical(self) -> Spec:
+        """This spec with its axes in the order of `canonical_layout`."""
+        layout = canonical_layout(self.layout)
+        if self.encoded or layout == self.layout:
+            return self
+        return replace(self, layout=layout, shape=self.canonical_sizes)
+
     def describe_mismatch(self, tensor: Any, sizes: Sizes) -> str:
         """Return how a tensor differs from this spec; "" if it does not.
 

@@ -30,6 +30,7 @@ Steps refuse inputs of other dtypes. Primitives that are not listed take all dty
 
 _AXIS_NAMES = {"H": "the height, H", "W": "the width, W"}
 _MAX_CHANNELS = 4
+_IMAGE_LAYOUTS = ("CHW", "HWC", "HW")
 _UNUSUAL = {
     "normalized": "but gets normalized ones: move it before 'normalize'",
     "unscaled": "but gets unscaled levels: write 'scale: true' in the 'to_dtype' before it, or "
@@ -164,7 +165,7 @@ def check_channels(input_spec: Spec) -> Spec:
 def check_image(input_spec: Spec) -> Spec:
     """Return `input_spec`; raise StepIncompatibleError unless its layout is CHW, HWC or HW."""
     layout = check_plane(input_spec).layout
-    if layout not in ("CHW", "HWC", "HW"):
+    if layout not in _IMAGE_LAYOUTS:
         raise StepIncompatibleError(
             f"it works on images, but the array has further axes (layout {layout}): leave it out"
         )
@@ -187,6 +188,13 @@ def check_picture(input_spec: Spec) -> Spec:
             f"{input_spec.channels}: leave it out"
         )
     return input_spec
+
+
+def is_picture(spec: Spec) -> bool:
+    """Return whether `check_picture` accepts a spec, and its number of channels is known."""
+    channels = count_channels(spec)
+    is_image = spec.layout in _IMAGE_LAYOUTS and spec.dtype in IMAGE_DTYPES
+    return is_image and channels is not None and 1 <= channels <= _MAX_CHANNELS
 
 
 def check_color(

@@ -67,22 +67,25 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
     return window
 
 
-def to_steps(array: Tensor, layout: str) -> Tensor:
+def to_steps(array: Tensor, layout: str, axes_before: int = 0) -> Tensor:
     """Return a view of `array` with axes in the order of `Step.torch`: (others..., C, space...).
 
-    `layout` names the axes of `array`. A channel axis is added if there is none.
+    `layout` names the axes of `array` after the first `axes_before`, which stay in place. A channel
+    axis is added if there is none.
     """
     if "C" not in layout:
-        array, layout = array.unsqueeze(0), f"C{layout}"
-    return array.permute([layout.index(axis) for axis in canonical_layout(layout)])
+        array, layout = array.unsqueeze(axes_before), f"C{layout}"
+    order = [axes_before + layout.index(axis) for axis in canonical_layout(layout)]
+    return array.permute([*range(axes_before), *order])
 
 
-def from_steps(array: Tensor, layout: str) -> Tensor:
+def from_steps(array: Tensor, layout: str, axes_before: int = 0) -> Tensor:
     """Undo `to_steps`: return a view of `array` with its axes in the order of `layout`.
 
     The channel axis is removed if `layout` has no C.
     """
     order = canonical_layout(layout)
     if "C" not in layout:
-        array, order = array.squeeze(order.index("C")), order.replace("C", "")
-    return array.permute([order.index(axis) for axis in layout])
+        array = array.squeeze(axes_before + order.index("C"))
+        order = order.replace("C", "")
+    return array.permute([*range(axes_before), *(axes_before + order.index(a) for a in layout)])

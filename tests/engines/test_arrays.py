@@ -175,6 +175,44 @@ def test_resizing(tmp_path: Path, layout: str, dtype: str, tolerance: float) -> 
         )
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("layout", ["CHW", "HWC", "HW"])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_the_cpu_engine_makes_of_arrays_what_torchvision_does(
+    tmp_path: Path, layout: str, channels: int, dtype: str
+) -> None:
+    if layout == "HW" and channels > 1:
+        return
+    rng = np.random.default_rng(0)
+    coarse = rng.random((COUNT, 5, 6, channels)).repeat(8, 1).repeat(8, 2)
+    stored = coarse if dtype == "float32" else coarse * 255
+    stored = {"CHW": np.moveaxis(stored, -1, 1), "HWC": stored, "HW": stored[..., 0]}[layout]
+    data = saved(tmp_path, np.ascontiguousarray(stored.astype(dtype)), layout=layout)
+    level = 1 if dtype == "uint8" else 1 / 255
+    pipelines: dict[str, list[Any]] = {
+        "exact": [
+            {"random_crop": {"size": 36, "padding": 2}},
+            {"random_horizontal_flip": {"p": 1}},
+            {"random_vertical_flip": {"p": 0.5}},
+            {"pad": {"padding": 3, "padding_mode": "reflect"}},
+        ],
+        "resize": [{"random_resized_crop": {"size": 20}}],
+        "erasing": [{"random_erasing": {"p": 1}}],
+        "warp": [{"random_rotation": {"degrees": 20, "interpolation": "nearest"}}],
+    }
+    if channels != 2:
+        colors: list[Any] = [{"color_jitter": {"brightness": 0.3, "contrast": 0.3}}]
+        colors += [{"gaussian_blur": {"kernel_size": 3}}]
+        pipelines |= {"colors": colors} if channels != 4 else {}
+    for name, steps in pipelines.items():
+        own, expected = (delivered(data, steps, engine) for engine in ("cpu", "dataloader"))
+        for i, array in own.items():
+            assert array.dtype == expected[i].dtype
+            apart = (array.double() - expected[i].double()).abs()
+            limit = 0 if name in ("exact", "erasing", "warp") else 1.5 * level
+            assert apart.max() <= limit, name
+
+
 @pytest.mark.parametrize("layout", ["CHW", "HWC", "HW"])
 def test_warps_of_arrays_that_are_like_images(tmp_path: Path, layout: str) -> None:
     blob = np.exp(
@@ -194,7 +232,7 @@ def test_warps_of_arrays_that_are_like_images(tmp_path: Path, layout: str) -> No
         {"random_rotation": {"degrees": 40}},
     ]
     for step in steps:
-        for made, expected in both(data, [step]):
+        for made, expected in both(data, [step], apart=1e-5):
             assert (made - expected).abs().mean() < 5e-3
             assert not torch.equal(made, torch.from_numpy(stored[0]))
     exactly(
@@ -210,7 +248,9 @@ def test_warps_of_arrays_that_are_like_images(tmp_path: Path, layout: str) -> No
         three = np.repeat(stored, 2, layout.index("C") + 1)[
             (slice(None),) * (layout.index("C") + 1) + (slice(0, 3),)
         ]
-        for made, expected in both(saved(tmp_path, three, layout=layout), ["grayscale"]):
+        for made, expected in both(
+            saved(tmp_path, three, layout=layout), ["grayscale"], apart=1e-6
+        ):
             torch.testing.assert_close(made, expected, rtol=0, atol=1e-6)
 
 

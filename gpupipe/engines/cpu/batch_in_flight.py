@@ -12,7 +12,6 @@ If a sample fails, the later stages leave it out. If a stage itself fails, the w
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from gpupipe.engines.batch import BatchMemory, Shapes
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.samples import Fields, Image, SampleReader, SampleRunner
+from gpupipe.engines.cpu.samples import Fields, SampleReader, SampleRunner, find_size
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
@@ -202,11 +201,9 @@ class BatchInFlight:
         """Create the output buffers for the samples in `rows`; return the program of each field."""
         if not rows:
             return {}
-        images = cast("dict[int, dict[str, Image]]", self._fields)
         sizes = {
-            name: np.array([images[row][name].size for row in rows], np.float64)
-            for name, content in self._fields[rows[0]].items()
-            if isinstance(content, Image)
+            name: np.array([find_size(self._fields[row][name]) for row in rows], np.float64)
+            for name in self._fields[rows[0]]
         }
         self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
         plan = self._lowering.job.annotate(self.plan.select(rows), sizes)

@@ -22,12 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.augment import noise
+from gpupipe.dataset.spec import canonical_layout
 from gpupipe.engines.batch import BatchMemory, DeliveryFormat, flatten
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor, view_as_array
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Stage
 from gpupipe.engines.last_steps import Conversions, make_table
-from gpupipe.pipeline.tensors import from_steps
+from gpupipe.pipeline.tensors import from_steps, to_steps
 
 _DTYPES = ("uint8", "float16", "float32", "float64", "bfloat16")
 
@@ -69,23 +70,30 @@ class OutputBuffer:
         """Whether a call of `begin` has allocated the tensor, and so fixed the shape."""
         return self._batch is not None
 
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether the channels of a pixel are next to each other, as in (H, W, C)."""
+        return self.format.channels_last or self.format.layout == "HWC"
+
     def begin(self, row: int, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
         """Record the shape of a sample. The first sample's shape becomes that of all slots.
 
         Args:
             row: The sample's position in the batch.
-            shape: The sample's shape: (C, H, W) for an image.
+            shape: The sample's shape in the order of axes of steps: (C, H, W) for an image.
             dtype: The dtype to deliver.
 
         Returns:
             Whether the sample has a slot. It has none if the buffer has no memory, or if the
             sample's shape differs from the shape of the first sample.
         """
-        self.shapes[row] = shape
+        self.shapes[row] = self._delivered(shape)
         if self._memory is None:
             return False
         if self._batch is None and not self._is_equal:
-            self._slots[row] = self._memory.allocate(shape, dtype)
+            slot = self._memory.allocate(self._delivered(shape), dtype)
+            layout = self.format.layout
+            self._slots[row] = slot if layout is None else to_steps(slot, layout)
             return True
         return self._begin_batch(self._memory, shape, dtype)
 
@@ -108,17 +116,21 @@ class OutputBuffer:
         """
         if self._memory is None or not self._begin_batch(self._memory, shape, dtype):
             return None
-        self.shapes = dict.fromkeys(range(self._count), shape)
+        self.shapes = dict.fromkeys(range(self._count), self._delivered(shape))
         return self._array
 
     def has_slot(self, row: int) -> bool:
         """Return whether a sample has a slot; False before `begin` was called for it."""
         if row in self._slots:
             return True
-        return self._batch is not None and self.shapes.get(row) == self._array.shape[1:]
+        has_shape = self._batch is not None and row in self.shapes
+        return has_shape and self.shapes[row] == self._delivered(self._array.shape[1:])
 
     def slot(self, row: int) -> torch.Tensor:
-        """Return the slot of a sample, a view of the batch. The sample must have a slot."""
+        """Return the slot of a sample, a view of the batch in the order of axes of steps.
+
+        The sample must have a slot.
+        """
         if row in self._slots:
             return self._slots[row]
         assert self._batch is not None
@@ -136,14 +148,29 @@ class OutputBuffer:
 
         If samples may differ in shape, return the elements of all of them, (elements,).
         """
+        layout = self.format.layout
         if not self._is_equal:
-            return flatten([self.slot(row) for row in rows])
+            slots = [self.slot(row) for row in rows]
+            return flatten(slots if layout is None else [from_steps(s, layout) for s in slots])
         assert self._batch is not None
-        return self._batch if len(rows) == self._count else self._batch[rows]
+        batch = self._batch if len(rows) == self._count else self._batch[rows]
+        return batch if layout is None else from_steps(batch, layout, axes_before=1)
+
+    def _delivered(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Convert the shape of a sample from the order of axes of steps to that of delivery."""
+        layout = self.format.layout
+        if layout is None:
+            return shape
+        sizes = dict(zip(canonical_layout(layout), shape, strict=True))
+        return tuple(sizes[axis] for axis in layout)
 
     def _allocate(
         self, memory: BatchMemory, shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
+        """Return a batch, (B, ...) in the order of axes of steps, of the delivered strides."""
+        if self.format.layout is not None:
+            batch = memory.allocate((self._count, *self._delivered(shape)), dtype)
+            return to_steps(batch, self.format.layout, axes_before=1)
         if self.format.channels_last and len(shape) == 3:
             channels, height, width = shape
             packed = memory.allocate((self._count, height, width, channels), dtype)
@@ -212,7 +239,7 @@ def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | No
     deliver = match[DeliverOp]
     spec, format = (to_dtype or normalize or deliver).spec, deliver.output.format
     dtype = format.dtype or (to_dtype.dtype if to_dtype else "uint8")
-    if spec.encoded or spec.dtype != "uint8" or format.layout is not None:
+    if spec.encoded or spec.dtype != "uint8" or spec.layout != "CHW":
         return None
     if dtype not in _DTYPES or (dtype == "bfloat16" and not has_bfloat16):
         return None
@@ -263,17 +290,13 @@ def _erase_in_slot(erase: ops.EraseOp, output: OutputBuffer, row: int) -> None:
 
 
 def find_delivery(match: Match) -> Kernel | None:
-    """Return the kernel of a delivery, with an optional erase; None if an array field is erased."""
+    """Return the kernel of a delivery, with an optional erase."""
     output = match[DeliverOp].output
-    if match.get(ops.EraseOp) is not None and output.format.layout is not None:
-        return None
     return end_with_delivery("deliver", match, partial(_deliver, output))
 
 
 def _deliver(output: OutputBuffer, pixels: Pixels, row: int) -> None:
     """Copy a sample to its slot, and convert its dtype."""
-    tensor, format = as_tensor(pixels), output.format
-    sample = tensor if format.layout is None else from_steps(tensor, format.layout)
-    dtype = sample.dtype if format.dtype is None else getattr(torch, format.dtype)
-    if output.begin(row, tuple(sample.shape), dtype):
+    sample, dtype = as_tensor(pixels), output.format.dtype
+    if output.begin(row, tuple(sample.shape), getattr(torch, dtype) if dtype else sample.dtype):
         output.slot(row).copy_(sample)

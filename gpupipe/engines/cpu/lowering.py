@@ -5,7 +5,7 @@ A step runs in torch in these cases:
 - it calls a primitive that no kernel runs;
 - its class belongs to another package, and implements `Step.torch`;
 - the size of its input is unknown until the step before it has run;
-- its field is an array, not an image file.
+- its field is an array that is no image: see `spec_checks.is_picture`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,14 +29,15 @@ from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError
+from gpupipe.pipeline.spec_checks import is_picture
+from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 from gpupipe.runtime.failures import is_foreign
 from gpupipe.runtime.installation import has_opencv
 from gpupipe.sampling.sampler import Plan
 from gpupipe.steps.decode import Decode
 
 Sizes = Mapping[str, NDArray[np.float64]]
-"""[height, width] of the decoded images of a batch, (B, 2), by field."""
+"""[height, width] of the decoded images and arrays of a batch, (B, 2), by field."""
 
 _Result = TypeVar("_Result")
 _MAX_TRIES = 1000
@@ -84,7 +85,7 @@ class StepLowering:
         self._in_torch: set[tuple[str, str]] = set()
         """The steps that run in torch, by key and field."""
         for name, spec in job.pipeline.fields.items():
-            is_size_known = self._choose(name, spec.encoded)
+            is_size_known = self._choose(name, _can_be_image(spec))
             for view in job.pipeline.views_of(name):
                 self._choose(view, is_size_known)
 
@@ -109,7 +110,7 @@ class StepLowering:
 
         Args:
             plan: The plan of the batch.
-            sizes: [height, width] of the decoded images, (B, 2), by field.
+            sizes: [height, width] of the decoded images and arrays, (B, 2), by field.
             outputs: The buffer of each delivered field and view.
 
         Raises:
@@ -147,9 +148,8 @@ class StepLowering:
     def _example_programs(self) -> dict[str, Program]:
         """Return the program of each field and view for one made-up sample."""
         outputs = self.create_outputs(1, None)
-        sizes = {
-            name: _EXAMPLE_SIZE for name, spec in self.job.pipeline.fields.items() if spec.encoded
-        }
+        fields = self.job.pipeline.fields
+        sizes = {name: _example_size(spec) for name, spec in fields.items() if _can_be_image(spec)}
         return self._try_samples(lambda plan: self.lower(plan, sizes, outputs))
 
     def _trace(  # type: ignore[explicit-any]  # of DrawnStep
@@ -173,9 +173,11 @@ class StepLowering:
 
         Returns whether the size of the samples is known after the last step.
         """
-        is_image = self.job.pipeline.is_image_file(name)
+        source = self.job.pipeline.fields[self.job.pipeline.source_of(name)]
         for entry in self.job.pipeline.entries_on(name):
             reason = "" if is_size_known else "the size of its samples is not known"
+            if not reason and not source.encoded and not is_picture(entry.input_spec):
+                reason = f"no kernel takes arrays {entry.input_spec} ({entry.input_spec.layout})"
             if not reason and not (is_foreign(type(entry.step)) and entry.step.has_torch):
                 reason = self._why_not_primitives(entry)
                 if not reason:
@@ -186,13 +188,12 @@ class StepLowering:
                     "lowering; it cannot run on the CPU engine: use engine: dali"
                 )
             self._in_torch.add((entry.key, name))
-            is_size_known = is_image and entry.output_spec.size is not None
+            is_size_known = _can_be_image(source) and entry.output_spec.size is not None
         return is_size_known
 
     def _why_not_primitives(self, entry: Entry) -> str:
         """Return why a step does not run on the primitives of this engine; "" if it does."""
-        fixed = entry.input_spec.size
-        size = _EXAMPLE_SIZE if fixed is None else np.array([fixed], np.float64)
+        size = _example_size(entry.input_spec)
 
         def try_step(plan: Plan) -> Program:
             tracer = Tracer(size, self._rules, entry.input_spec, entry.key)
@@ -217,3 +218,14 @@ class StepLowering:
         raise EngineError(
             f"a step refuses each of {_MAX_TRIES:,} samples of which all else is unknown: {refusal}"
         )
+
+
+def _can_be_image(spec: Spec) -> bool:
+    """Return whether the samples of a field are image files, or arrays with height and width."""
+    return spec.encoded or spec.space == "HW"
+
+
+def _example_size(spec: Spec) -> NDArray[np.float64]:
+    """Return [height, width] of one sample, (1, 2): those of the spec if they are fixed."""
+    is_fixed = not spec.encoded and spec.size is not None and len(spec.size) == 2
+    return np.array([spec.size], np.float64) if is_fixed else _EXAMPLE_SIZE

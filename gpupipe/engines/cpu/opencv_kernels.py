@@ -158,7 +158,7 @@ def _deliver(conversion: Conversion, pixels: Pixels, row: int) -> None:
     """Write a sample to its slot, through a table for to_dtype and normalize."""
     array, output = as_packed(pixels), conversion.output
     height, width, channels = array.shape
-    if not output.format.channels_last:
+    if not output.is_interleaved:
         planes: Array = array.transpose(2, 0, 1)
         if channels > 1:
             planes = scratch.take((channels, height, width))
@@ -201,7 +201,7 @@ def _bind_delivery(match: Match) -> Kernel | None:
 def _bind_warp(match: Match) -> Kernel | None:
     """Return the kernel that warps and delivers plane by plane; None if it cannot do both."""
     warp, conversion = match[ops.WarpOp], find_conversion(match)
-    if conversion is None or conversion.output.format.channels_last or not _warps_bytes(warp):
+    if conversion is None or conversion.output.is_interleaved or not _warps_bytes(warp):
         return None
 
     def run(pixels: Pixels, row: int) -> None:

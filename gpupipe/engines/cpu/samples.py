@@ -19,13 +19,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import Column, as_array, read_bytes, read_rows
+from gpupipe.dataset import columns
+from gpupipe.dataset.columns import Column, read_bytes, read_rows
 from gpupipe.dataset.spec import Spec
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain, EncodedImage
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.ops import DecodeOp, as_packed, scratch
+from gpupipe.engines.cpu.ops import DecodeOp, as_array, as_packed, scratch
 from gpupipe.engines.cpu.program import Content, Program, Stage, run_groups
 from gpupipe.engines.cpu.stages import create_native, run_native
 from gpupipe.pipeline.pipeline import Pipeline
@@ -55,6 +56,13 @@ Image = EncodedImage | CachedImage
 Fields = dict[str, Content | CachedImage]
 """The image, array or bytes of each field of a sample, by field name."""
 _Bytes = NDArray[np.uint8]
+
+
+def find_size(content: Content | CachedImage) -> tuple[int, int]:
+    """Return [height, width] of an image or array; [0, 0] of what has none, such as bytes."""
+    if isinstance(content, Image):
+        return content.size
+    return tuple(content.shape[-2:]) if content.ndim > 2 else (0, 0)
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ class _FieldReader:
         assert not isinstance(data, CachedSample)
         if not self.spec.encoded:
             assert self.column.array is not None
-            array = as_array(read_bytes(self.column, id), self.column.array, id)
+            array = columns.as_array(read_bytes(self.column, id), self.column.array, id)
             return to_steps(torch.from_numpy(array), self.spec.layout)
         content = read_bytes(self.column, id, data)
         if self.options is None:
@@ -214,7 +222,7 @@ class SampleRunner:
             if not left:
                 continue
             waiting[row] = left
-            pixels += sum(prod(image.size) for image in left.values() if isinstance(image, Image))
+            pixels += sum(prod(find_size(content)) for content in left.values())
             if pixels > _MAX_PIXELS:
                 self._run_native(waiting)
                 waiting, pixels = {}, 0
@@ -258,7 +266,7 @@ class SampleRunner:
         if isinstance(content, CachedImage):
             return None if isinstance(content.content, EncodedImage) else content.content
         if not isinstance(content, EncodedImage):
-            return None
+            return as_array(content)
         decode = self.programs[name].ops[0]
         assert isinstance(decode, DecodeOp)
         is_jpeg = isinstance(content.decoder, JpegWindow) and content.is_upright(decode.options)

@@ -256,7 +256,8 @@ class Tracer:
 
     @property
     def _origin(self) -> tuple[str, Spec]:
-        return self.step, self.spec
+        """The key of the step, and the spec of its samples in the order of axes of kernels."""
+        return self.step, self.spec.canonical
 
     def _each(self, matrix: ArrayLike) -> NDArray[np.float64]:
         """Broadcast one matrix, or one per sample, to (B, rows, columns)."""

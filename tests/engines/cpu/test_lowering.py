@@ -15,6 +15,7 @@ from gpupipe import config
 from gpupipe.bench import plan
 from gpupipe.loading.assembly import resolve
 from gpupipe.runtime.installation import find_extension
+from helpers.arrays import COUNT, numbers, saved
 from helpers.fresh_python import Program, run_each
 from helpers.loaders import loading
 from helpers.odd_steps import installer
@@ -233,3 +234,24 @@ def test_what_the_extension_does_not_warp_runs_in_torch_without_opencv(
     alone: dict[str, subprocess.CompletedProcess[str]],
 ) -> None:
     assert read_operators(alone["on"]).count("torch") >= 3
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("CHW", (3, 9, 12)), ("HWC", (9, 12, 3))])
+def test_arrays_that_are_images_take_kernels(
+    tmp_path: Path, layout: str, shape: tuple[int, ...]
+) -> None:
+    data = saved(tmp_path, numbers("uint8", (COUNT, *shape)), layout=layout)
+    steps = [{"random_posterize": {"bits": 3, "p": 1}}, {"to_dtype": {"dtype": "float64"}}]
+    later = {"random_crop": {"size": 5}}  # no kernel takes arrays of float64
+    config: dict[str, Any] = {"data": data, "pipeline": [AFFINE, *steps, later]}
+    with gpupipe.load(config, engine="cpu", device="cpu") as loader:
+        of_step = {step: name for name, _, (step,) in operators(loader)[:-1]}
+    assert of_step.pop("random_crop") == "torch"
+    assert "torch" not in of_step.values()
+
+
+def test_other_arrays_run_in_torch(tmp_path: Path) -> None:
+    data = saved(tmp_path, numbers("float32", (COUNT, 2, 3, 9, 12)), layout="TCHW")
+    config: dict[str, Any] = {"data": data, "pipeline": [{"random_crop": {"size": 5}}]}
+    with gpupipe.load(config, engine="cpu", device="cpu") as loader:
+        assert ("torch", "cpu", ("random_crop",)) in operators(loader)
