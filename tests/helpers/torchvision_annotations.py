@@ -15,7 +15,6 @@ from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 from gpupipe.pipeline.container import NestedStep, select_params
-from gpupipe.steps import elastic_transform
 
 
 @dataclass(frozen=True)
@@ -130,11 +129,6 @@ def _perspective(step: Any, p: Any, sample: Annotated) -> Annotated:
     return sample.apply(F.perspective, start, end)
 
 
-def _elastic(step: Any, p: Any, sample: Annotated) -> Annotated:
-    field = elastic_transform.make_displacement(p["seed"], sample.size, step.alpha, step.sigma)
-    return sample.apply(F.elastic, field)
-
-
 def _iou_crop(step: Any, p: Any, sample: Annotated) -> Annotated:
     """RandomIoUCrop.transform, for the window that the step decided."""
     if not p["crops"]:
@@ -239,7 +233,6 @@ _MOVES: dict[str, Callable[[Any, Any, Annotated], Annotated]] = {
     "random_affine": _affine,
     "random_rotation": _rotation,
     "random_perspective": _perspective,
-    "elastic_transform": _elastic,
     "identity": lambda step, p, sample: sample,
     "random_apply": _apply,
     "random_choice": lambda step, p, sample: _nested(int(p["choice"]), step, p, sample),
