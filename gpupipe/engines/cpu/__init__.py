@@ -14,8 +14,8 @@ writes a sample into its slot in the batch: see `delivery`.
 
 To add a kernel, write a function that runs the operation on one sample, and a rule beside it. They
 belong in `kernels` (the reference), `opencv_kernels`, `opencv_colors` (if OpenCV is installed), or
-`compiled_kernels` (of the extension `gpupipe._kernels`). A new primitive also needs a dataclass in
-`ops`.
+`compiled_kernels` and `color_stages` (of the extension `gpupipe._kernels`). A new primitive also
+needs a dataclass in `ops`.
 The registry of engines imports this package by name. Start reading in engine.py.
 """
 
