@@ -161,7 +161,7 @@ class Loader:
         self.mixer = BatchMixer(config.batch, config.loader.seed, parts.index.classes)
         self.threads = count_threads(parts.config.loader)
         self.as_tuple = parts.config.loader.format == "tuple"
-        self._format = BatchFormat(config)
+        self._format = BatchFormat(config, parts.index.classes)
         self._population = parts.population
         self._life_cycle = LifeCycle(parts.engine, parts.sampler, parts.population)
         self._run_state = RunState(parts)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, Shard
-from gpupipe.dataset.index import Growing, Index
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.population import Growing
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import (

@@ -6,6 +6,7 @@ import colorsys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpupipe.dataset.labels import is_zero_free
 from gpupipe.dataset.spec import Spec
 
 if TYPE_CHECKING:
@@ -20,12 +21,13 @@ _FONT_SIZE = 11
 _RADIUS = 2
 
 
-def as_dict(batch: Any, main: str) -> Any:
+def as_dict(batch: Any, main: str, classes: Sequence[str]) -> Any:
     """Return a batch of the formats torchvision and detr as a dict of lists; others unchanged.
 
     Args:
         batch: A batch as a loader delivers it.
         main: The name of the main field of images.
+        classes: The names of the classes, by label.
     """
     if isinstance(batch, Mapping) and "targets" in batch:
         images, targets = batch[main], batch["targets"]
@@ -34,7 +36,7 @@ def as_dict(batch: Any, main: str) -> Any:
     if isinstance(batch, tuple) and isinstance(batch[1], list):
         images, targets = batch
         joined = _join(targets)
-        if LABELS in joined:
+        if LABELS in joined and not is_zero_free(classes):
             joined[LABELS] = [labels - 1 for labels in joined[LABELS]]
         return {**joined, main: images}
     return batch

@@ -104,7 +104,7 @@ def draw(loader: Loader, batch: Any, samples: int) -> Image:
     Raises:
         GpupipeError: The samples are no images.
     """
-    batch = as_dict(batch, loader.config.pipeline.main)
+    batch = as_dict(batch, loader.config.pipeline.main, loader.index.classes)
     fields = _list_fields(loader, batch)
     labels = batch[1] if isinstance(batch, tuple) else batch.get("label")
     count = min(samples, *(len(images) for images in fields.values()))

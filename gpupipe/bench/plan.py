@@ -1,6 +1,6 @@
 """Describes a config without reading a pixel, for `gpupipe check`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
@@ -9,7 +9,8 @@ from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.batch_stage.stage import count_pairs_of_one_sample, find_shift
 from gpupipe.bench.listed_files import check_listed_files
 from gpupipe.config import Config, build_index
-from gpupipe.dataset.index import build_empty
+from gpupipe.dataset.index import Index, build_empty
+from gpupipe.dataset.labels import is_zero_free
 from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
 from gpupipe.loading.assembly import ResolvedConfig, create_sampler
@@ -64,8 +65,12 @@ def facts(resolved: ResolvedConfig, look_at_all_files: bool = False) -> Iterator
         look_at_all_files: Whether to look for all files that a list names, not for a sample.
     """
     config = resolved.config
-    yield from _data(config)
-    if not config.source.explain_absence():
+    if missing := config.source.explain_absence():
+        index = build_empty()
+        yield from _describe_absent_data(config, missing)
+    else:
+        index = build_index(config)
+        yield from _describe_data(config, index)
         yield from check_listed_files(config, look_at_all_files)
     device_id = resolve(config.loader.device)
     device = "cpu" if device_id is None else f"gpu:{device_id}"
@@ -73,24 +78,28 @@ def facts(resolved: ResolvedConfig, look_at_all_files: bool = False) -> Iterator
         f"device: {device}, {counted(resolved.threads, 'thread')}, "
         f"{counted(config.loader.prefetch, 'batch', 'batches')} ahead"
     )
-    yield f"batch: {_batch(config)}"
+    yield f"batch: {_batch(config, index.classes)}"
     yield from _schedules(config)
     yield from list_ignored_settings(config, resolved.engine)
     yield from _list_empty_boxes(config.pipeline)
     yield from list_doubts(config)
 
 
-def _data(config: Config) -> Iterator[str]:
-    """Yield lines about the data set, the settings that select an epoch's samples, and mixing."""
+def _describe_selection(config: Config) -> str:
+    """Return the settings that select an epoch's samples; "" if all have their defaults."""
     loader = config.loader
     changed = [name for name in DEFAULTS if getattr(loader, name) != DEFAULTS[name]]
-    settings = ", ".join(f"{name}: {shown(getattr(loader, name))}" for name in changed)
-    if missing := config.source.explain_absence():
-        yield f"data: {missing}"
-        if changed:
-            yield f"epoch: {settings}"
-        return
-    index = build_index(config)
+    return ", ".join(f"{name}: {shown(getattr(loader, name))}" for name in changed)
+
+
+def _describe_absent_data(config: Config, missing: str) -> Iterator[str]:
+    yield f"data: {missing}"
+    if settings := _describe_selection(config):
+        yield f"epoch: {settings}"
+
+
+def _describe_data(config: Config, index: Index) -> Iterator[str]:
+    """Yield lines about the data set, the settings that select an epoch's samples, and mixing."""
     sampler = create_sampler(config, index)
     check_labels(config.batch, index.classes, index.labels)
     note = f" ({index.note})" if index.note else ""
@@ -99,7 +108,7 @@ def _data(config: Config) -> Iterator[str]:
         f"{counted(len(index.classes), 'class', 'classes')}{note}, "
         f"{counted(len(sampler), 'batch', 'batches')} of up to {sampler.batch_size} an epoch"
     )
-    if changed:
+    if settings := _describe_selection(config):
         yield (
             f"epoch: {counted(sampler.epoch_size, 'sample')} over all ranks, chosen from "
             f"{sampler.count:,} ({settings})"
@@ -168,7 +177,7 @@ def _changes(before: Config, now: Config) -> Iterator[str]:
             yield _field(now, name)
 
 
-def _batch(config: Config) -> str:
+def _batch(config: Config, classes: Sequence[str]) -> str:
     pipeline = config.pipeline
     unequal = [name for name in pipeline.outputs if None in pipeline.output_spec_of(name).shape]
     of = "" if unequal == list(pipeline.main_outputs) else f" of {' and '.join(unequal)}"
@@ -181,10 +190,10 @@ def _batch(config: Config) -> str:
     fields = [_field(config, name) for name in pipeline.outputs]
     if not pipeline.annotations:
         fields += [f"label {'float32 (B, classes)' if config.batch.entries else 'int64 (B,)'}"]
-    return ", ".join([*fields, *_annotations(config)]) + equal
+    return ", ".join([*fields, *_annotations(config, classes)]) + equal
 
 
-def _annotations(config: Config) -> Iterator[str]:
+def _annotations(config: Config, classes: Sequence[str]) -> Iterator[str]:
     """Yield name, dtype and shape of each field of annotations of a batch, and what is special."""
     pipeline, loader = config.pipeline, config.loader
     for name, spec in list_ragged(pipeline).items():
@@ -199,7 +208,11 @@ def _annotations(config: Config) -> Iterator[str]:
     if pipeline.annotations:
         yield "orig_size int64 (B, 2)"
     if loader.format == "torchvision":
-        yield "labels + 1, since torchvision's detectors count the background as 0"
+        background = "torchvision's detectors count the background as 0"
+        if is_zero_free(classes):
+            yield f"labels as they are: {background}, and no class has that number"
+        else:
+            yield f"labels + 1, since {background}"
 
 
 def _field(config: Config, name: str) -> str:

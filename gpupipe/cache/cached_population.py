@@ -19,7 +19,7 @@ from gpupipe.cache.shard_column import SampleLocations
 from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.worker_pool import WorkerPool, refuse_full_cache, refuse_lost_shards, wait_until
 from gpupipe.dataset.columns import Rows
-from gpupipe.dataset.index import Population
+from gpupipe.dataset.population import Population
 from gpupipe.errors import StateError, counted
 from gpupipe.runtime.files import write_atomically
 

@@ -22,7 +22,7 @@ from gpupipe.cache.shared_files import CachedShard
 from gpupipe.cache.worker_pool import refetch_image
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
-from gpupipe.dataset.index import UnmapFiles
+from gpupipe.dataset.population import UnmapFiles
 from gpupipe.dataset.reading import read_spans_and_crcs
 from gpupipe.errors import DataError
 from gpupipe.runtime.installation import compute_crc32s

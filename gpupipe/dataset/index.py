@@ -1,16 +1,15 @@
-"""The index of a data set, a table with one row per sample, and the rows that an epoch has.
+"""The index of a data set, a table with one row per sample.
 
 The columns of an Index are arrays, often memory-mapped, so that ten million rows need no Python
-objects. If a source is Growing, a Population chooses the rows of each epoch.
+objects.
 """
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,6 @@ from gpupipe.dataset.annotation_faults import FaultCollector, Faults
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.errors import StandInWarning, counted
-
-UnmapFiles = Callable[[set[int]], None]
-"""A function that unmaps memory-mapped files. It takes their positions in SpanColumn.files."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,81 +238,3 @@ def compute_fingerprint(
             if part is not None:
                 digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()
-
-
-class Population(ABC):
-    """The samples of each epoch, for a source whose samples are not all available at all times.
-
-    The first call of `ids` or `is_ready` that finds enough samples chooses the epoch's samples and
-    pins them. Pinned samples stay readable until `release` or `close`.
-    """
-
-    @abstractmethod
-    def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
-        """Wait until enough samples are available, and return the rows of an epoch.
-
-        The first call for an epoch chooses its rows and pins them.
-
-        Args:
-            epoch: The epoch.
-            problem: Takes a number of samples; returns why that is not enough, or "" if it is.
-
-        Returns:
-            Rows of the index, ascending, int64 (n,).
-
-        Raises:
-            DataError: There will never be enough samples.
-        """
-
-    @abstractmethod
-    def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
-        """Return, without waiting, whether `ids` would return at once.
-
-        If it returns True, the rows of the epoch are chosen and pinned.
-
-        Raises:
-            DataError: There will never be enough samples.
-        """
-
-    @abstractmethod
-    def generation(self, epoch: int) -> int | None:
-        """Return the number by which `resume` finds an epoch's rows; None until they are chosen."""
-
-    @abstractmethod
-    def resume(self, epoch: int, generation: int) -> None:
-        """Choose and pin the same rows for an epoch as an earlier process did.
-
-        Args:
-            epoch: The epoch.
-            generation: The number that `generation` returned for this epoch.
-
-        Raises:
-            StateError: These rows are no longer available.
-        """
-
-    @abstractmethod
-    def release(self, keep: Callable[[int], bool]) -> None:
-        """Unpin the samples of every epoch for which `keep` returns False."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Unpin all samples. May be called twice."""
-
-
-@runtime_checkable
-class Growing(Protocol):
-    """A source whose later epochs may have more samples than earlier ones."""
-
-    def population(
-        self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles
-    ) -> Population | None:
-        """Return the Population for one rank's loader; None if every epoch has all samples.
-
-        Args:
-            index: The index.
-            rank: The rank of the loader.
-            world_size: The number of ranks.
-            seed: The seed of the run.
-            unmap_files: Engine.unmap_files. The population calls it before it removes or replaces
-                files of the index.
-        """

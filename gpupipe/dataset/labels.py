@@ -35,6 +35,15 @@ def make_unlabelled(count: int) -> tuple[NDArray[np.int64], list[str]]:
     return np.zeros(count, np.int64), ["0"]
 
 
+def is_zero_free(classes: Sequence[str]) -> bool:
+    """Return whether no class has the number 0, as where labels are COCO's ids of categories.
+
+    Args:
+        classes: The names of the classes, by label; "" for a number that is no class.
+    """
+    return bool(classes) and not classes[0]
+
+
 def join_labels(parts: Sequence[list[str] | NDArray[np.int64]]) -> list[str] | NDArray[Any] | None:
     """Concatenate the labels of several parts; return None if there are no parts.
 

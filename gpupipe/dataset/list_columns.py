@@ -237,10 +237,13 @@ def _number_labels(
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Return the number of each label, int64 (M,), and the names of the classes.
 
-    Texts are numbered in sorted order. Raises DataError if a number is no class.
+    Texts are numbered in sorted order. Raises DataError if a number or a text is no class.
     """
     if isinstance(found.values, list):
         names = sorted(set(found.values))
+        if names and not names[0]:
+            row = np.repeat(np.arange(len(found.counts)), found.counts)[found.values.index("")]
+            raise DataError(f"{where(int(row))}: a label is an empty text, which names no class")
         number_of = {name: number for number, name in enumerate(names)}
         numbers = np.array([number_of[text] for text in found.values], np.int64)
         return numbers[is_kept], names

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, did_you_mean, shown
-from gpupipe.formats import arrow_columns, list_values
+from gpupipe.formats import arrow_columns, arrow_values, list_values
 from gpupipe.formats.list_values import ListValues
 from gpupipe.runtime.installation import install_command
 
@@ -186,19 +186,19 @@ def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> No
                 "the row"
             )
     rows.paths = {
-        name: arrow_columns.read_texts(columns.column(column), column)
+        name: arrow_values.read_texts(columns.column(column), column)
         for name, column in wanted.paths.items()
     }
     if wanted.label is not None:
-        labels = arrow_columns.read_labels(columns.column(wanted.label), wanted.label)
+        labels = arrow_values.read_labels(columns.column(wanted.label), wanted.label)
         rows.labels = list(map(str, labels))
     rows.values = {
-        name: arrow_columns.read_numbers(columns.column(column), column)
+        name: arrow_values.read_numbers(columns.column(column), column)
         for name, column in wanted.values.items()
     }
     if wanted.weight is not None:
         weights = columns.column(wanted.weight)
-        rows.weights = arrow_columns.read_numbers(weights, wanted.weight, "numbers")
+        rows.weights = arrow_values.read_numbers(weights, wanted.weight, "numbers")
     rows.lists = {
         name: list_values.read_arrow_lists(columns, path, width)
         for name, (path, width) in wanted.lists.items()

@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard, locate_errors
-from gpupipe.dataset.index import Growing, Index, Population
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.population import Growing, Population
 from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream, Engine, Job
 from gpupipe.errors import ConfigError, EngineError, GpupipeError

@@ -8,11 +8,13 @@ loader.format     a dict, a tuple, or what a detector of torchvision or DETR tak
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.annotations.batch_annotations import OFFSETS, VALUES, list_ragged
 from gpupipe.config import Config
 from gpupipe.config.batch_formats import explain_wrong_format
+from gpupipe.dataset.labels import is_zero_free
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.runtime.memory import to_device
@@ -32,17 +34,20 @@ class BatchFormat:
 
     Args:
         config: The config, with the pipeline of the batches and the settings of `loader:`.
+        classes: The names of the classes, by label.
 
     Raises:
         ConfigError: The pipeline cannot be delivered in this format.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, classes: Sequence[str]) -> None:
         self._pipeline, self._loader = config.pipeline, config.loader
         if wrong := explain_wrong_format(self._pipeline, self._loader):
             raise ConfigError.at("loader.format", wrong)
         self._ragged = list_ragged(self._pipeline)
         self._main = self._pipeline.main_outputs[0]
+        self._first_label = 0 if is_zero_free(classes) else 1
+        """What torchvision's format adds to labels: 0 stands for the background there."""
 
     def __call__(self, batch: Batch) -> Any:
         """Return a batch in the format of the settings.
@@ -124,7 +129,7 @@ class BatchFormat:
     def _to_torchvision(self, batch: Batch) -> tuple[list[Tensor], list[dict[str, Any]]]:
         """Return the arguments of torchvision's detectors: images, and targets.
 
-        Boxes are tv_tensors.BoundingBoxes. Labels count from 1: 0 is the background. Points have
+        Boxes are tv_tensors.BoundingBoxes. No label is 0, which is the background. Points have
         their visibility as third number, as Keypoint R-CNN reads them.
         """
         import torch
@@ -140,7 +145,7 @@ class BatchFormat:
                     visibility = target.pop(name)[..., None].to(target[points].dtype)
                     target[points] = torch.cat([target[points], visibility], -1)
             if LABELS in target:
-                target[LABELS] = target[LABELS] + 1
+                target[LABELS] = target[LABELS] + self._first_label
         return images, targets
 
     def _to_detr(self, batch: Batch) -> Batch:

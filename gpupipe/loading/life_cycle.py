@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.dataset.index import Population
+from gpupipe.dataset.population import Population
 from gpupipe.engines.base import Batch, BatchStream
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.loading.one_thread import Iteration, OneThread

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.config import Config, LoaderConfig
-from gpupipe.dataset.index import Growing, Index
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.population import Growing
 from gpupipe.errors import ConfigError, DataError, did_you_mean
 from gpupipe.formats.manifest import read_ids
 from gpupipe.sampling import draws

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.index import Population
+from gpupipe.dataset.population import Population
 from gpupipe.errors import ConfigError, StateError, short, shown
 from gpupipe.sampling.epochs import EpochLayout, count_earlier, order_epoch
 from gpupipe.sampling.selection import ALL_ONCE, DEFAULTS, Selection, check_settings

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from gpupipe.config import Config, Shard
-from gpupipe.dataset.index import Growing, Index
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.population import Growing
 from gpupipe.engines.base import Engine
 from gpupipe.engines.remote.description import describe, split_pipeline
 from gpupipe.errors import ServerError

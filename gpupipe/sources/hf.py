@@ -29,7 +29,7 @@ from gpupipe.dataset.source import FileSource, Progress, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import arrow_columns
-from gpupipe.formats.arrow_columns import LabelsAndValues
+from gpupipe.formats.arrow_values import LabelsAndValues
 from gpupipe.runtime.installation import require_extra
 from gpupipe.schema.field_types import WHOLE, expand_home
 from gpupipe.sources.helpers.hub_files import find_hub_files, read_class_names

@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gpupipe.dataset.columns import join_strings
 from gpupipe.dataset.file_columns import join_columns
-from gpupipe.dataset.index import Growing, Index, build
+from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.population import Growing
 from gpupipe.dataset.source import SOURCES, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, did_you_mean

@@ -22,6 +22,7 @@ from gpupipe.dataset.shards import ByteRanges, ShardedSource, ShardFile, name_sh
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
 from gpupipe.formats import arrow_columns, check_size
+from gpupipe.formats.arrow_values import LabelsAndValues
 from gpupipe.runtime.installation import require_extra
 
 _ROWS_AT_ONCE = 64
@@ -80,7 +81,7 @@ class Parquet(ShardedSource):
             their images.
         """
         images, lists = split_fields(self.fields)
-        others = arrow_columns.LabelsAndValues(
+        others = LabelsAndValues(
             find_label(self), self.values, {name: c.place for name, c in lists.items()}
         )
         others_columns = others.find_columns(table.schema_arrow.names)

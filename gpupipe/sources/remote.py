@@ -15,7 +15,8 @@ from gpupipe.cache.shard_column import SampleLocations, ShardColumn, create_colu
 from gpupipe.cache.shard_files import min_shard_bytes
 from gpupipe.cache.worker_pool import explain_too_large
 from gpupipe.dataset.columns import Column, Rows
-from gpupipe.dataset.index import Index, Population, UnmapFiles
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.population import Population, UnmapFiles
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.errors import DataError
 

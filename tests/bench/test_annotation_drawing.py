@@ -82,4 +82,4 @@ def test_every_format_of_a_batch_makes_the_same_picture(
 
 def test_other_batches_stay_as_they_are() -> None:
     for batch in ({"image": 1}, (torch.zeros(2, 3, 4, 4), torch.zeros(2))):
-        assert as_dict(batch, "image") is batch
+        assert as_dict(batch, "image", []) is batch

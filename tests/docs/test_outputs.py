@@ -105,5 +105,5 @@ def test_what_init_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     Path("photos").symlink_to(photographs.find_or_write() / "photos")
     printed("init", "photos", "--out", "train.yaml")
-    shown = read_output("commands.md", "# yaml-language-server")
+    shown = read_output("commands.md", "# Written by 'gpupipe init photos'")
     assert squeeze(Path("train.yaml").read_text()) == shown

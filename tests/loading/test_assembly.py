@@ -12,7 +12,7 @@ import pytest
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.batch_stage.mixer import BatchMixer
-from gpupipe.dataset.index import Population
+from gpupipe.dataset.population import Population
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine
 from gpupipe.engines.cpu.engine import CpuEngine

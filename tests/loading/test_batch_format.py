@@ -15,6 +15,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.loader import create_loader
 from helpers.annotated_folder import POINTS, RAGGED, configure, load
+from helpers.coco_files import document, write
 from helpers.small_images import shrink_all
 
 STEPS: list[Any] = [
@@ -79,6 +80,24 @@ def test_torchvisions_detectors_take_their_format(root: Path, packed: dict[str, 
         assert "visibility" not in target
         assert int(target["image_id"]) == 1000 + n
         assert target["to_original"].shape == (3, 3)
+
+
+def test_ids_of_categories_that_leave_0_free_stay_as_they_are(tmp_path: Path) -> None:
+    root = tmp_path / "coco"
+    file = write(root, document(6))
+    data = {"source": "coco", "root": root / "images", "annotations": file}
+    config = {"data": data, "pipeline": STEPS}
+    options: dict[str, Any] = {"batch_size": 6, "shuffle": False, "engine": "cpu", "device": "cpu"}
+    found: dict[str, list[list[int]]] = {}
+    for classes in ("original", "contiguous"):
+        config["data"] = data | {"classes": classes}
+        with gpupipe.load(config, format="torchvision", **options) as loader:
+            found[classes] = [t["labels"].tolist() for t in next(iter(loader))[1]]
+            ids: list[int] = loader.index.extra["category_ids"]
+    assert ids[0] > 0
+    assert sum(map(len, found["original"])) > 6
+    for original, counted in zip(found["original"], found["contiguous"], strict=True):
+        assert original == [ids[label - 1] for label in counted]
 
 
 def test_detr_gets_boxes_from_0_to_1_and_a_mask(root: Path, packed: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupipe.dataset.index import Population
+from gpupipe.dataset.population import Population
 from gpupipe.sampling import draws
 from gpupipe.sampling.sampler import Plan, Sampler
 from gpupipe.sampling.selection import Selection

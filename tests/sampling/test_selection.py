@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.dataset.index import Growing
+from gpupipe.dataset.population import Growing
 from gpupipe.dataset.source import SOURCES
 from gpupipe.errors import StateError
 from gpupipe.sampling.selection import (

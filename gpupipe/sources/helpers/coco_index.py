@@ -230,7 +230,7 @@ def _check_categories(part: CocoPart, choices: CocoChoices) -> NDArray[np.int64]
 
 def _name_classes(content: CocoFile, keeps_ids: bool) -> list[str]:
     """Return the name of each label; "" for ids between those of categories."""
-    names = {number: category.name for number, category in content.categories.items()}
+    names = {number: c.name or str(number) for number, c in content.categories.items()}
     if not keeps_ids:
         return list(names.values())
     return [names.get(number, "") for number in range(max(names, default=-1) + 1)]
