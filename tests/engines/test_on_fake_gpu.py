@@ -117,10 +117,12 @@ ALLOWED = {
     "self._stream.synchronize()",
     "torch.cuda.synchronize(self._device_id)",
     "torch.cuda.synchronize(gpu)",
+    "torch.cuda.current_stream(values.device).synchronize()",
 }
 """The connection's thread waits for the copies that it began, and training does not wait for that
 thread. A batch that failed waits to learn whether the GPU is to blame (KnownGood). A loader that is
-closed waits until nothing uses the memory that DALI frees (release_unused_memory).
+closed waits until nothing uses the memory that DALI frees (release_unused_memory). Images of
+unequal size are copied out of DALI's memory, which DALI reuses.
 """
 
 
@@ -148,7 +150,7 @@ def _is_sound(call: ast.Call) -> bool:
     if len(call.args) != 1 or call.keywords:
         return False
     return "dtype" in (said := ast.unparse(call.args[0])) or said in {
-        f"torch.{name}" for name in ("bfloat16", "int64")
+        f"torch.{name}" for name in ("bfloat16", "float32", "int64", "uint8")
     }
 
 

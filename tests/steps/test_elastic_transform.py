@@ -76,7 +76,8 @@ def test_arrays_are_exact_but_for_the_rounding_of_float16(
 ) -> None:
     shape = {"CHW": (3, 29, 32), "HWC": (29, 32, 3), "HW": (29, 32)}[layout]
     data = saved(tmp_path, numbers(dtype, (5, *shape)), layout=layout)
-    for made, expected in both(data, ["elastic_transform"]):
+    # The CPU engine's remap adds the products of float32 in another order.
+    for made, expected in both(data, ["elastic_transform"], apart=1e-5 * (dtype == "float32")):
         tolerance = ULP if dtype == "float16" else 0
         torch.testing.assert_close(made, expected, rtol=tolerance, atol=0)
 

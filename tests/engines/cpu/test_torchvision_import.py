@@ -20,7 +20,12 @@ TRAIN = ["decode", {"random_resized_crop": {"size": 48}}, "random_horizontal_fli
 EVAL = ["decode", {"resize": {"size": 50}}, {"center_crop": {"size": 48}}, *FLOATS]
 COLOR = ["decode", {"color_jitter": {"brightness": 0.5}}, {"center_crop": {"size": 48}}]
 COLOR_OF_FLOATS = ["decode", FLOATS[0], *COLOR[1:]]
-IN_TORCH = ["decode", {"center_crop": {"size": 48}}, {"elastic_transform": {"alpha": 5.0}}]
+IN_TORCH = [
+    "decode",
+    {"center_crop": {"size": 48}},
+    {"to_dtype": {"dtype": "float16"}},
+    {"elastic_transform": {"alpha": 5.0}},
+]
 
 PROGRAM = """
 import sys
