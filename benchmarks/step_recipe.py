@@ -4,6 +4,9 @@ Albumentations, each in its best DataLoader.
     # environments as for steps.py, in which torch is installed too; writes
     # benchmarks/results/step_recipe.json
     python benchmarks/step_recipe.py --albumentationsx ENVX --albumentations ENV2
+    # in two shorter parts: the first finds the worker counts
+    python benchmarks/step_recipe.py --albumentationsx ENVX --albumentations ENV2 --rounds 0
+    python benchmarks/step_recipe.py --albumentationsx ENVX --albumentations ENV2 --workers 2
     python benchmarks/step_recipe.py --quick  # a check that it runs
 
 Answers: images a second, medians of interleaved rounds in fresh processes, and their ratio round by
@@ -50,7 +53,9 @@ def main() -> None:
         return
     run = partial(_run, root, arguments)
     libraries = [name for name in _LIBRARIES if getattr(arguments, name)]
-    best = {name: _find_workers(name, run, arguments.seconds) for name in libraries}
+    best = {name: _find_workers(name, run, arguments) for name in libraries}
+    if not arguments.rounds:
+        return
     contestants = ["gpupipe", *(f"{name}-{workers}" for name, workers in best.items())]
     rounds = harness.interleaved(
         lambda name: run(name, arguments.seconds), contestants, arguments.rounds, "recipe"
@@ -73,18 +78,25 @@ def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=5, seconds=4.0)
     parser.add_argument("--images", type=int, default=1000, help="default: %(default)s")
     parser.add_argument("--one", action="store_true", help="gpupipe here; print a line of JSON")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        help="worker counts to choose from (default: half of the cores to twice as many)",
+    )
     for library in _LIBRARIES:
         parser.add_argument(f"--{library}", type=Path, help=f"an environment with {library}")
     return harness.parsed(parser, images=300)
 
 
-def _find_workers(library: str, run: Any, seconds: float) -> int:
+def _find_workers(library: str, run: Any, arguments: argparse.Namespace) -> int:
     """Return the number of workers with which a library is fastest."""
     cores = harness.threads()
-    rates = {
-        n: run(f"{library}-{n}", min(seconds, _PRELIMINARY_SECONDS))["images_per_second"]
-        for n in sorted({max(1, cores // 2), cores, cores + 1, 2 * cores})
-    }
+    counts = arguments.workers or sorted({max(1, cores // 2), cores, cores + 1, 2 * cores})
+    if len(counts) == 1:
+        return int(counts[0])
+    seconds = min(arguments.seconds, _PRELIMINARY_SECONDS)
+    rates = {n: run(f"{library}-{n}", seconds)["images_per_second"] for n in counts}
     harness.say(f"{library}: images a second by workers: {rates}")
     return max(rates, key=lambda n: rates[n])
 

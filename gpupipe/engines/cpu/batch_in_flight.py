@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from gpupipe.annotations.batch_annotations import VALUES, BatchAnnotations
+from gpupipe.dataset.mapped_files import MappedFiles
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
 from gpupipe.engines.base import Batch, Job
@@ -71,6 +72,7 @@ class BatchStarter:
         memory: The pool that allocates batches; None if nothing is delivered.
         cache: The decoded cache, or None.
         start_copy: Queues the copies of a batch to a GPU; None leaves batches on the CPU.
+        maps: The mapped files of each field that is read from maps, by field.
         reads_only: Whether to read the samples and do nothing else.
     """
 
@@ -81,6 +83,7 @@ class BatchStarter:
     memory: BatchMemory | None
     cache: DecodedCache | None
     start_copy: Callable[[Mapping[str, torch.Tensor]], CopiedFields] | None
+    maps: Mapping[str, MappedFiles]
     reads_only: bool = False
 
     def start(self, plan: Plan) -> "BatchInFlight":
@@ -101,7 +104,9 @@ class BatchInFlight:
         self.plan = plan
         self.result: Future[BatchResult] = Future()
         self._starter, self._lowering = starter, lowering
-        self._reader = SampleReader(lowering, starter.decoders, starter.cache, starter.reads_only)
+        self._reader = SampleReader(
+            lowering, starter.decoders, starter.cache, starter.reads_only, starter.maps
+        )
         self._is_cancelled = False
         self._fields: dict[int, Fields] = {}
         self._failed: dict[int, str] = {}

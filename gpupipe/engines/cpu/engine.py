@@ -21,6 +21,7 @@ from threading import Lock
 import torch
 
 from gpupipe.config import LoaderConfig
+from gpupipe.dataset.mapped_files import MappedFiles, map_files
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
 from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import FileBytes
@@ -43,6 +44,7 @@ from gpupipe.engines.cpu.batch_in_flight import (
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.runtime.installation import import_torchvision
 from gpupipe.runtime.memory import on_stream, record_stream, to_device
 from gpupipe.runtime.tracing import span
@@ -153,9 +155,15 @@ class CpuEngine(QuarantiningEngine):
         self._memory = BatchMemory(spare, new_block if device_id is None else new_pinned_block)
         self._threads = ThreadPool(job.threads)
         decoders = DecoderChain(decoder, job.max_pixels)
-        start_copy = None if self._copier is None else self._copier.start
         self._starter = BatchStarter(
-            job, self._phases, self._threads, decoders, self._memory, self._cache, start_copy
+            job=job,
+            phases=self._phases,
+            threads=self._threads,
+            decoders=decoders,
+            memory=self._memory,
+            cache=self._cache,
+            start_copy=None if self._copier is None else self._copier.start,
+            maps=_find_maps(job),
         )
 
     @classmethod
@@ -208,7 +216,7 @@ class CpuEngine(QuarantiningEngine):
                 batch.result.exception()
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        starter = replace(self._starter, memory=None, cache=None, reads_only=True)
+        starter = replace(self._starter, memory=None, cache=None, maps={}, reads_only=True)
         yield from self._iter_counts(plans, starter)
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
@@ -238,6 +246,17 @@ class CpuEngine(QuarantiningEngine):
         if self._job.loader.shapes != "equal":
             fields = fields | shapes_as_tensors(result.shapes)
         return fields | labels_and_values(self._job.index, plan, self._torch_device)
+
+
+def _find_maps(job: Job) -> dict[str, MappedFiles]:
+    """Return the mapped files of each field of image arrays that can be read from maps.
+
+    Other arrays are copied once anyway: torch takes no read-only memory.
+    """
+    fields = job.pipeline.fields.items()
+    pictures = [name for name, spec in fields if not spec.encoded and is_picture(spec)]
+    maps = {name: map_files(job.index.columns[name]) for name in pictures}
+    return {name: mapped for name, mapped in maps.items() if mapped is not None}
 
 
 def _lower_phases(job: Job, cache: DecodedCache | None = None) -> list[StepLowering]:

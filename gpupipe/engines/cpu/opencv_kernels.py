@@ -3,7 +3,8 @@
 OpenCV releases the GIL, and here runs on the calling thread alone.
 
 - A function of one uint8 value becomes a lookup table of 256 entries, which the reference computes
-  once. So to_dtype and normalize are one lookup into the batch, with torchvision's own results.
+  once. So to_dtype and normalize are one lookup into the batch, with torchvision's own results. The
+  same lookup does the changes of levels before them, such as of brightness and contrast.
 - `_warp_planes` warps a mask beside the colours, and weighs the pixels at the border of the image
   by the mask. torchvision does the same.
 """
@@ -13,10 +14,17 @@ from functools import partial
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import opencv_colors, ops
-from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
+from gpupipe.engines.cpu.delivery import (
+    CONVERTED,
+    Conversion,
+    OutputBuffer,
+    end_with_delivery,
+    find_conversion,
+)
 from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
 
@@ -154,27 +162,35 @@ def _warp_planes(op: ops.ResampleOp, row: int, array: Array) -> NDArray[np.uint8
     return warped
 
 
-def _deliver(conversion: Conversion, pixels: Pixels, row: int) -> None:
-    """Write a sample to its slot, through a table for to_dtype and normalize."""
+def _deliver(
+    conversion: Conversion, changes: Sequence[ops.ColorOp], pixels: Pixels, row: int
+) -> None:
+    """Write a sample to its slot, through a table for to_dtype and normalize.
+
+    `changes` are changes of levels before the conversion, which the table does too.
+    """
     array, output = as_packed(pixels), conversion.output
     height, width, channels = array.shape
+    table = conversion.table(channels)
+    if changes:
+        levels = opencv_colors.find_levels(changes, array, row).T
+        values = table.numpy()[np.arange(channels)[:, None], 0, levels]
+        table = torch.from_numpy(values[:, None])
     if not output.is_interleaved:
         planes: Array = array.transpose(2, 0, 1)
         if channels > 1:
             planes = scratch.take((channels, height, width))
             cv2.split(array, list(planes))
-        _deliver_planes(conversion, planes, row)
+        _deliver_planes(output, table, planes, row)
         return
-    table = conversion.table(channels)
     if output.begin(row, (channels, height, width), table.dtype):
         values = table.permute(1, 2, 0).contiguous()
         slot = output.slot(row).permute(1, 2, 0)
         cv2.LUT(array, _as_bits(values.numpy()), dst=_as_bits(slot.numpy()))
 
 
-def _deliver_planes(conversion: Conversion, planes: Array, row: int) -> None:
-    """Write the planes of an image, (C, H, W), to its slot."""
-    table, output = conversion.table(len(planes)), conversion.output
+def _deliver_planes(output: OutputBuffer, table: torch.Tensor, planes: Array, row: int) -> None:
+    """Write the planes of an image, (C, H, W), to its slot, through a table (C, 1, 256)."""
     if not output.begin(row, planes.shape, table.dtype):
         return
     values, slot = _as_bits(table.numpy()), _as_bits(output.slot_array(row))
@@ -195,7 +211,8 @@ def _bind_delivery(match: Match) -> Kernel | None:
     conversion = find_conversion(match)
     if conversion is None:
         return None
-    return end_with_delivery("cv2.LUT", match, partial(_deliver, conversion))
+    changes = [op for op in match.ops if isinstance(op, ops.ColorOp)]
+    return end_with_delivery("cv2.LUT", match, partial(_deliver, conversion, changes))
 
 
 def _bind_warp(match: Match) -> Kernel | None:
@@ -205,7 +222,8 @@ def _bind_warp(match: Match) -> Kernel | None:
         return None
 
     def run(pixels: Pixels, row: int) -> None:
-        _deliver_planes(conversion, _warp_planes(warp, row, as_packed(pixels)), row)
+        planes = _warp_planes(warp, row, as_packed(pixels))
+        _deliver_planes(conversion.output, conversion.table(len(planes)), planes, row)
 
     return end_with_delivery("cv2.warpAffine", match, run)
 
@@ -215,6 +233,7 @@ def create_rules() -> list[Rule]:
     cv2.setNumThreads(0)  # the samples of a batch already use all cores
     return [
         Rule((ops.WarpOp, *CONVERTED), _bind_warp),
+        Rule((opencv_colors.LEVELS, *CONVERTED), _bind_delivery),
         Rule(CONVERTED, _bind_delivery),
         single(ops.FlipOp, "cv2.flip", _run_flip, lambda op: op.spec.dtype == "uint8"),
         single(ops.CropOp, "cv2.copyMakeBorder", _run_crop, _is_filled),

@@ -5,8 +5,9 @@ Arguments that differ between samples are sequences with an entry for each row o
 program.py defines the operations with branches, and delivery.py defines DeliverOp.
 
 Kernels pass an image on as a NumPy array (H, W, C), as in OpenCV, or as a tensor (C, H, W), as in
-torch. Conversions share memory. Only tensors can be bfloat16. Fields that are arrays, and the bytes
-of files that no step decodes, are always tensors.
+torch. Conversions share memory, unless an array is read-only, such as a mapped file. Only tensors
+can be bfloat16. Arrays that are no images, and the bytes of files that no step decodes, are always
+tensors.
 """
 
 import re
@@ -279,7 +280,9 @@ def as_tensor(pixels: Pixels) -> torch.Tensor:
     """Return pixels as a tensor (C, H, W)."""
     if isinstance(pixels, torch.Tensor):
         return pixels
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    # torch warns of memory that is read-only.
+    array = pixels if pixels.flags.writeable else pixels.copy()
+    return torch.from_numpy(array).permute(2, 0, 1)
 
 
 def as_array(pixels: Pixels) -> Array:

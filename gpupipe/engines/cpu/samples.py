@@ -21,15 +21,17 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset import columns
 from gpupipe.dataset.columns import Column, read_bytes, read_rows
+from gpupipe.dataset.mapped_files import MappedFiles
 from gpupipe.dataset.spec import Spec
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain, EncodedImage
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.ops import DecodeOp, as_array, as_packed, scratch
+from gpupipe.engines.cpu.ops import DecodeOp, Pixels, as_array, as_packed, scratch
 from gpupipe.engines.cpu.program import Content, Program, Stage, run_groups
 from gpupipe.engines.cpu.stages import create_native, run_native
 from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.pipeline.tensors import to_steps
 from gpupipe.runtime import tracing
 
@@ -62,7 +64,9 @@ def find_size(content: Content | CachedImage) -> tuple[int, int]:
     """Return [height, width] of an image or array; [0, 0] of what has none, such as bytes."""
     if isinstance(content, Image):
         return content.size
-    return tuple(content.shape[-2:]) if content.ndim > 2 else (0, 0)
+    if isinstance(content, np.ndarray):
+        return content.shape[0], content.shape[1]
+    return (content.shape[-2], content.shape[-1]) if content.ndim > 2 else (0, 0)
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,14 @@ class SampleReader:
         decoders: The decoders of image files.
         cache: The decoded cache, or None.
         reads_only: Whether to return image files as bytes. Then `cache` must be None.
+        maps: The mapped files of each field of arrays that is read from maps, by field.
     """
 
     lowering: StepLowering
     decoders: DecoderChain
     cache: DecodedCache | None
     reads_only: bool
+    maps: Mapping[str, MappedFiles]
 
     def read(
         self, ids: NDArray[np.int64], on_error: Callable[[int, Exception], None]
@@ -107,6 +113,7 @@ class SampleReader:
             options=None if step is None or self.reads_only else step.options,
             cache=self.cache if self.cache is not None and name in self.cache.prefixes else None,
             decoders=self.decoders,
+            maps=self.maps.get(name),
         )
 
 
@@ -121,6 +128,7 @@ class _FieldReader:
         options: How to decode an image file; None for files that no step decodes.
         cache: The decoded cache, if it keeps the field; else None.
         decoders: The decoders of image files.
+        maps: The mapped files, if the bytes are read from maps; else None.
     """
 
     name: str
@@ -129,16 +137,19 @@ class _FieldReader:
     options: DecodeOptions | None
     cache: DecodedCache | None
     decoders: DecoderChain
+    maps: MappedFiles | None
 
     def read_at_once(self, ids: NDArray[np.int64]) -> Sequence[_Bytes | CachedSample] | None:
-        """Read the field of all samples in one call: bytes of files, or CachedSamples.
+        """Read the field of all samples in one call: bytes, or CachedSamples.
 
         Return None if that is not possible, or fails.
         """
         try:
             if self.cache is not None:
                 return self.cache.get(self.name, self.column, ids.tolist())
-            if self.spec.encoded and len(ids) > 1:
+            if self.maps is not None:
+                return self.maps.read(ids)
+            if len(ids) > 1:
                 return read_rows(self.column, ids)
         except Exception:  # reading the rows one by one raises the reason
             return None
@@ -153,13 +164,21 @@ class _FieldReader:
             return self._read_cached(self.cache, self.options, id, data)
         assert not isinstance(data, CachedSample)
         if not self.spec.encoded:
-            assert self.column.array is not None
-            array = columns.as_array(read_bytes(self.column, id), self.column.array, id)
-            return to_steps(torch.from_numpy(array), self.spec.layout)
+            return self._read_array(id, data)
         content = read_bytes(self.column, id, data)
         if self.options is None:
             return torch.from_numpy(content)
         return self.decoders.open(content, self.options)
+
+    def _read_array(self, id: int, data: _Bytes | None) -> Pixels:
+        layout, axes = self.column.array, self.spec.layout
+        assert layout is not None
+        if not is_picture(self.spec):
+            array = columns.as_array(read_bytes(self.column, id, data), layout, id)
+            return to_steps(torch.from_numpy(array), axes)
+        content = read_bytes(self.column, id) if data is None else data
+        image = columns.as_array(content, layout, id)
+        return image[:, :, None] if axes == "HW" else image.transpose(*map(axes.index, "HWC"))
 
     def _read_cached(
         self, cache: DecodedCache, options: DecodeOptions, id: int, data: object

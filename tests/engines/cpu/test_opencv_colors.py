@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu import kernels
-from gpupipe.engines.cpu.ops import as_tensor
+from gpupipe.engines.cpu.ops import ColorOp, as_tensor
 from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 
 pytest.importorskip("cv2", reason="OpenCV is not installed")
 
-from gpupipe.engines.cpu import opencv_kernels
+from gpupipe.engines.cpu import opencv_colors, opencv_kernels
 
 SIZES = [(64, 80), (13, 200), (12, 12)]
 Make = Callable[..., tuple[NDArray[np.uint8], str]]
@@ -171,3 +171,29 @@ def test_a_spread_of_levels_is_torchvisions(channels: int, make: Any, name: str)
         assert op == "cv2.LUT"
         expected = getattr(F, name)(torch.from_numpy(image).permute(2, 0, 1))
         assert torch.equal(made, expected), size
+
+
+_LEVEL_CHANGES: list[list[tuple[str, Any]]] = [
+    [("adjust_brightness", 1.3), ("adjust_contrast", 0.6)],
+    [("adjust_contrast", 1.7), ("adjust_brightness", 0.8), ("posterize", 3)],
+    [("solarize", 90), ("invert", None), ("autocontrast", None)],
+    [("equalize", None), ("adjust_contrast", 0.5), ("equalize", None)],
+]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("changes", _LEVEL_CHANGES)
+def test_levels_after_several_changes_are_those_of_one_after_the_other(
+    changes: list[tuple[str, Any]], channels: int
+) -> None:
+    image = picture((64, 80), channels)
+    tracer, after = Tracer([image.shape[:2]], Rules([]), Spec.of_image(channels)), image
+    for name, value in changes:
+        values = [] if value is None else [np.array([value])]
+        tracer.color(name, *values)
+        after = apply(after, name, *values)[0].permute(1, 2, 0).contiguous().numpy()
+    series = [op for op in tracer.ops if isinstance(op, ColorOp)]
+    assert all(opencv_colors.LEVELS.accepts(op) for op in series)
+    levels = opencv_colors.find_levels(series, image, 0)
+    columns = np.arange(channels) if levels.shape[1] == channels else np.zeros(channels, int)
+    assert np.array_equal(levels[image, columns], after)
