@@ -106,6 +106,12 @@ class StepError(GpupipeError):
         self.traceback = traceback
         super().__init__(message)
 
+    def at_sample(self, location: str) -> "StepError":
+        """Return the same error, with the location of the sample in its message."""
+        error = StepError(f"{self}; the sample is {location}", self.traceback)
+        error.__cause__ = self.__cause__
+        return error
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_another_process, (str(self), self.traceback)
 

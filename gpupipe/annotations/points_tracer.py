@@ -284,7 +284,9 @@ class PointsTracer:
     def color(self, op: str, *values: Any) -> None:
         """Do nothing: colours do not move annotations."""
 
-    def call_torch(self, function: Callable[[Any], Any]) -> None:
+    def call_torch(
+        self, function: Callable[..., Any], *values: NDArray[Any], size: Any = None
+    ) -> None:
         """Do nothing: the steps that call it change values alone."""
 
     def apply(

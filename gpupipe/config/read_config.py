@@ -102,9 +102,9 @@ def _explain_type(config: Any) -> str:
 def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
     """Convert a value to plain YAML types: dict, list, str, int, float, bool, None.
 
-    It converts mappings, lists, tuples, paths, dtypes of NumPy and torch, and NumPy scalars. It
-    returns any other value as it is. It copies containers, because a YAML alias makes two keys
-    share one.
+    It converts mappings, lists, tuples, paths, dtypes of NumPy and torch, and NumPy scalars. A
+    function or module in a list becomes a step `python`. It returns any other value as it is. It
+    copies containers, because a YAML alias makes two keys share one.
 
     Args:
         value: The value.
@@ -119,7 +119,8 @@ def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         return {str(k): to_plain_types(v, location, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_plain_types(v, location, depth + 1) for v in value]
+        items = (to_plain_types(v, location, depth + 1) for v in value)
+        return [{"python": {"call": item}} if callable(item) else item for item in items]
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):

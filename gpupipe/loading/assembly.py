@@ -15,6 +15,7 @@ from gpupipe.dataset.population import Growing, Population
 from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream, Engine, Job
 from gpupipe.errors import ConfigError, EngineError, GpupipeError
+from gpupipe.loading.first_sample import check_first_sample
 from gpupipe.loading.sample_selection import select_samples
 from gpupipe.runtime.ranks import cores_of_rank, rank_and_world
 from gpupipe.sampling.sampler import Sampler
@@ -152,6 +153,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
         ConfigError: If the samples cannot be split over the ranks, or their labels cannot be mixed.
         DeviceError: If the device or engine is not available.
         EngineError: If the engine cannot be built, or does not support data.cache_decoded.
+        StepError: If a function of the user's fails on the first sample.
         GpupipeError: If this process is a worker of a DataLoader.
     """
     refuse_in_worker()
@@ -193,6 +195,8 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
         )
     try:
         sampler = create_sampler(config, index, population)
+        if not traits.reads_elsewhere:
+            check_first_sample(job)
         engine = engine_type.on(job, options.device)
     except BaseException:
         if population is not None:

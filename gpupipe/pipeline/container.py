@@ -217,6 +217,11 @@ class Container(BaseContainer, Step):
             for nested in self.transforms
         )
 
+    @property
+    def calls_user_code(self) -> bool:  # type: ignore[override]
+        """Whether one of the steps calls functions of the user's."""
+        return any(nested.step.calls_user_code for nested in self.transforms)
+
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
         """Return the steps with their short forms expanded, and the spec of the container's output.
 

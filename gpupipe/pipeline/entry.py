@@ -170,14 +170,15 @@ class Entry(BaseEntry[Step]):
     def identity(self) -> dict[str, Any]:
         """Return the parameters that enter the pipeline's fingerprint, as JSON values.
 
-        Leave out the parameters in `Step.added_later` that have their defaults. Raise StepError if
-        the step cannot be dumped.
+        Leave out the parameters in `Step.added_later` that have their defaults, and all in
+        `outside_fingerprint`. Raise StepError if the step cannot be dumped.
         """
         fields = type(self.step).model_fields
         return {
             name: value
             for name, value in self.dump().items()
-            if name not in self.step.added_later or value != fields[name].default
+            if name not in self.step.outside_fingerprint
+            and (name not in self.step.added_later or value != fields[name].default)
         }
 
     def blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:

@@ -121,7 +121,8 @@ def parse_item(
         return wrong
     try:
         with step_errors(name, model, where, "validation", pydantic.ValidationError):
-            step = model.model_validate({} if parameters is None else parameters)
+            context = {"where": where, "folder": node.document.folder, "on": on}
+            step = model.model_validate({} if parameters is None else parameters, context=context)
     except pydantic.ValidationError as e:
         node.problems.extend(to_problems(e, model, node.document, inner.loc, prefix=name))
         return wrong

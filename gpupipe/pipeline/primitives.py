@@ -329,10 +329,16 @@ class Primitives(Protocol):
             weights: float64 (B, len(branches)), the factor of each branch.
         """
 
-    def call_torch(self, function: Callable[[Any], Any]) -> None:
-        """Replace each image by `function(image)`, computed by torch on a CPU.
+    def call_torch(
+        self, function: Callable[..., Any], *values: NDArray[Any], size: Any = None
+    ) -> None:
+        """Replace each image by `function(image, *values)`, computed by torch on a CPU.
 
-        The function gets a tensor (C, H, W), and returns one of the same shape.
+        Args:
+            function: It gets a tensor (C, H, W), and the sample's part of each of `values`. It
+                returns a tensor (C, H, W).
+            *values: Arrays (B, ...), int32 or float32.
+            size: The new [height, width] in pixels, if the function changes it.
         """
 
     def apply(

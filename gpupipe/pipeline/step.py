@@ -74,11 +74,19 @@ _ON_MASKS = {"interpolation": "nearest", "antialias": False}
 
 
 class BaseStep(pydantic.BaseModel):
-    """The base of steps on samples and of steps on batches. Fields are the step's parameters."""
+    """The base of steps on samples and of steps on batches. Fields are the step's parameters.
+
+    Attributes:
+        num_uniforms: The number of uniform draws that one sample or batch needs.
+        outside_fingerprint: Parameters that do not change what the step computes. They are left out
+            of the pipeline's fingerprint.
+    """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     num_uniforms: ClassVar[int] = 0
+
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset()
 
     def sample(self, u: Uniforms) -> Sampled:
         """Turn uniform draws into the parameters of each sample, or of each batch.
@@ -129,6 +137,8 @@ class Step(BaseStep):
             Such steps may run on the client of a server, after delivery.
         runs_unknown_code: Whether `lower` runs code that gpupipe does not know. The DALI engine
             then checks its output against the spec, as it does for steps of other packages.
+        calls_user_code: Whether the step calls functions of the user's. load() then runs the steps
+            on the first sample, so that their mistakes are found there.
         num_views: The number of images that the step makes from one. A step that makes several
             must be the first in a view with that `count`; each field of the view runs the copy that
             `select_view` returns. Anywhere else its `infer_spec` refuses the input.
@@ -174,6 +184,7 @@ class Step(BaseStep):
     speed_advice: ClassVar[str] = ""
     can_run_on_batches: ClassVar[bool] = False
     runs_unknown_code: ClassVar[bool] = False
+    calls_user_code: ClassVar[bool] = False
     num_views: ClassVar[int] = 1
     needs: ClassVar[frozenset[str]] = frozenset()
     decided: ClassVar[Mapping[str, Any]] = {}

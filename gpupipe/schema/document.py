@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import ConfigError, Problem, shown
@@ -27,12 +28,14 @@ class Document:
         data: Nested dicts, lists and scalars.
         keys: Maps the path of each key in `data` to the key's location, "file:line:column".
         values: Maps the path of each value in `data` to the value's location, in the same form.
+        folder: The file's folder; None for data without a file.
     """
 
     name: str
     data: Any
     keys: dict[Loc, str] = field(default_factory=dict)
     values: dict[Loc, str] = field(default_factory=dict)
+    folder: Path | None = None
 
     def where(self, loc: Sequence[Key], of_key: bool = False) -> str:
         """Return the location of a value or key, as "file:line:column".

@@ -10,6 +10,7 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,7 +158,7 @@ def read(path: Path) -> Document:
         raise ConfigError.at(str(path), f"cannot be read: {reason}") from None
     if path.suffix == ".json":  # a tab within a JSON string is written \t
         text = text.replace("\t", " ")
-    return parse(text, str(path))
+    return replace(parse(text, str(path)), folder=path.parent)
 
 
 def parse(text: str, name: str) -> Document:

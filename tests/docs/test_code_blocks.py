@@ -102,6 +102,8 @@ def test_a_block_of_yaml_is_a_config_or_a_part_of_one(
     monkeypatch.chdir(tmp_path)
     np.save("zca.npy", np.eye(3072, dtype=np.float32))
     np.save("mean.npy", np.zeros(3072, np.float32))
+    Path("my_steps.py").write_text("def stamp(image, strength):\n    return image\n")
+    monkeypatch.syspath_prepend(tmp_path)
     # A block may have several examples of one key.
     for text in re.split(r"^(?=data:)", block.code, flags=re.M):
         content = yaml_files.parse(text, f"line {block.line}").data

@@ -23,7 +23,17 @@ from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.spec_checks import DTYPES_TAKEN
 from helpers.arrays import ENGINES, numbers, saved
-from helpers.every_step import CASES, COLORS, LINEAR, POLICIES, SIZE, STEPS, of_image, photograph
+from helpers.every_step import (
+    CASES,
+    COLORS,
+    LINEAR,
+    ON_CPU,
+    POLICIES,
+    SIZE,
+    STEPS,
+    of_image,
+    photograph,
+)
 from helpers.full_product import IS_FULL
 from helpers.many_views import deliver_each, read_each
 
@@ -118,12 +128,12 @@ def test_every_step_runs_on_both_engines_or_is_refused(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> None:
-    """As nodes: no GPU is needed for that. linear_transformation is refused there."""
+    """As nodes: no GPU is needed for that. Steps that call torch are refused there."""
     data = {"source": "folder", "root": "/nowhere"}
     pipelines = {
         f"case_{number}": [*of_image(dtype, case=case)[1:], case]
         for number, case in enumerate(CASES)
-        if case != LINEAR
+        if case not in ON_CPU
     }
     checked, _ = read_each(data, pipelines, ["decode"])
     assert checked is not None

@@ -11,7 +11,7 @@
 - Steps: every_step, step_examples, odd_steps, augment_draws, distributions, color_differences,
   dali_nodes, kernel_arguments.
 - Configs as text: config_texts, pipeline_texts, language_server, code_blocks, browsers.
-- Packages of users: plugin, sqlite_plugin.
+- Packages and functions of users: plugin, sqlite_plugin, user_functions.
 - Processes: forked_python (starts without importing torch again), forks, leftovers.
 - Machines: disks (nearly full), broken_machine, fake_gpu, fake_cuda, either_device, sync_waits,
   ray_cluster, ray_disasters.

@@ -94,6 +94,7 @@ STEPS: dict[str, list[dict[str, Any]]] = {
             "mean_vector": [10.0 * n for n in range(18)],
         }
     ],
+    "python": [{"call": "torch:flip", "args": {"dims": [-1]}}],
     "random_zoom_out": [{"p": 1, "side_range": [1, 1.5], "fill": 1}],
     "random_erasing": [{"p": 1, "value": 1}, {"p": 1, "value": "random"}],
     "scale_jitter": [{"target_size": [24, 20], "scale_range": [0.5, 1.5]}],
@@ -119,6 +120,8 @@ ONE_SIZE = [
 """Steps that need images of one size."""
 LINEAR = {"linear_transformation": STEPS["linear_transformation"][0]}
 """It needs images of FEW_PIXELS, and calls torch on the CPU."""
+ON_CPU = (LINEAR, {"python": STEPS["python"][0]})
+"""Steps that call torch on the CPU."""
 CASES = [{name: parameters} for name, every in STEPS.items() for parameters in every]
 
 

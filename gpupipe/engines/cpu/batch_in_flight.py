@@ -27,7 +27,7 @@ from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.samples import Fields, SampleReader, SampleRunner, find_size
 from gpupipe.engines.cpu.threads import ThreadPool
-from gpupipe.errors import EngineError, GpupipeError, describe_error
+from gpupipe.errors import EngineError, GpupipeError, StepError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime import tracing
 from gpupipe.runtime.failures import machine_failure
@@ -151,7 +151,10 @@ class BatchInFlight:
     def _on_error(self, row: int, error: Exception) -> None:
         """Record that the sample in `row` failed; for some errors, that the whole batch fails."""
         is_sample = isinstance(error, (OSError, RuntimeError, ValueError, MemoryError))
-        if isinstance(error, GpupipeError) or not is_sample:
+        if isinstance(error, StepError):
+            index = self._lowering.job.index
+            self._errors[row] = error.at_sample(index.location(int(self.plan.ids[row])))
+        elif isinstance(error, GpupipeError) or not is_sample:
             self._errors[row] = error
         elif failure := machine_failure(error):
             self._errors[row] = EngineError(failure)

@@ -166,7 +166,7 @@ def _remap(
 
 
 def _run_call_torch(op: ops.CallTorchOp, pixels: Pixels, row: int) -> Pixels:
-    return op.function(as_tensor(pixels))
+    return op.function(as_tensor(pixels), *(values[row] for values in op.values))
 
 
 def _run_color_matrix(op: ops.ColorMatrixOp, pixels: Pixels, row: int) -> Pixels:

@@ -12,11 +12,11 @@ tensors.
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -222,9 +222,16 @@ class NormalizeOp(Op):
     std: Fill
 
 
+class TorchFunction(Protocol):
+    """Computes an image from an image, and from the sample's part of some arrays."""
+
+    def __call__(self, image: torch.Tensor, /, *values: Array) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True)
 class CallTorchOp(Op):
-    function: Callable[[torch.Tensor], torch.Tensor]
+    function: TorchFunction
+    values: Sequence[Array] = ()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from dataclasses import replace
 from typing import cast
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.augment.color_ops import COLOR_OPS
@@ -207,8 +206,15 @@ class Tracer:
         programs = [self._trace_branch(branch, everywhere).program() for branch in branches]
         self.ops.append(BlendOp(*self._origin, programs, np.asarray(weights, np.float64)))
 
-    def call_torch(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self.ops.append(ops.CallTorchOp(*self._origin, function))
+    def call_torch(
+        self,
+        function: ops.TorchFunction,
+        *values: Array,
+        size: ArrayLike | None = None,
+    ) -> None:
+        self.ops.append(ops.CallTorchOp(*self._origin, function, values))
+        if size is not None:
+            self.size = self._pairs(size)
 
     def apply(self, op: str, make: object, *values: Array, size: ArrayLike | None = None) -> None:
         raise NoLoweringError(f"'{op}' is an operator of DALI alone")

@@ -25,9 +25,10 @@ from gpupipe.engines.dali.lowering import Lowering, to_field
 from gpupipe.engines.dali.operators.dtypes import find_refused_dtype
 from gpupipe.engines.dali.operators.trial import KnownGood
 from gpupipe.engines.dali.reader import BuildOptions, Reader, make_reader
-from gpupipe.errors import EngineError
+from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime.failures import machine_failure
 from gpupipe.runtime.tracing import span
+from gpupipe.runtime.user_functions import take_failure
 from gpupipe.sampling.sampler import Plan
 
 
@@ -168,10 +169,15 @@ class BuiltPipeline:
     def _raise_unless_sample_failed(self, error: RuntimeError, id: int | None = None) -> None:
         """Raise EngineError if the machine failed, or an operator refused the dtype of all samples.
 
+        Raise StepError if a function of the user's failed on the sample `id`.
+
         Args:
             error: The error of a batch.
             id: The row in the index of a sample that ran alone; None for a larger batch.
         """
+        failed = take_failure()
+        if id is not None and isinstance(failed, StepError):
+            raise failed.at_sample(self._job.index.location(id)) from error
         failure = machine_failure(error)
         if not failure and (refused := find_refused_dtype(str(error))):
             failure = (

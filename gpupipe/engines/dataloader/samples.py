@@ -147,6 +147,7 @@ class WorkResult:
         failed: For each sample that failed: its position in the batch, and the reason.
         shapes: Shapes of each sample that did not fail, by field, if the shapes differ; else empty.
         error: An error that ends the iteration, because no sample caused it.
+        row: The position in the batch of the sample at which the code of a step failed, if known.
         annotations: The boxes and points of the samples that did not fail; None without any.
     """
 
@@ -154,6 +155,7 @@ class WorkResult:
     failed: list[tuple[int, str]] = field(default_factory=list)
     shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
     error: EngineError | StepError | None = None
+    row: int | None = None
     annotations: BatchAnnotations | None = None
 
     def pin_memory(self) -> WorkResult:
@@ -182,6 +184,8 @@ class Samples(Dataset[WorkResult]):
     def __getitem__(self, item: WorkItem) -> WorkResult:
         try:
             result, samples = self._make(item)
+        except _StepFailedError as e:
+            return WorkResult(error=e.error, row=e.row)
         except (EngineError, StepError) as e:
             return WorkResult(error=e)
         if not self._deliver:
@@ -213,7 +217,10 @@ class Samples(Dataset[WorkResult]):
         if annotations is not None:
             item = replace(item, parameters=dict(annotations.parameters))
         later: dict[int, str] = {}
-        made = _for_each(range(len(rows)), lambda n: self._sample(item, n), later)
+        try:
+            made = _for_each(range(len(rows)), lambda n: self._sample(item, n), later)
+        except _StepFailedError as e:
+            raise _StepFailedError(e.error, rows[e.row]) from e
         failed |= {rows[n]: reason for n, reason in later.items()}
         if annotations is not None:
             annotations = annotations.select(list(made))
@@ -338,19 +345,30 @@ class Samples(Dataset[WorkResult]):
         return first.torch(torch.from_numpy(data), parameters)  # type: ignore[no-any-return]
 
 
+class _StepFailedError(Exception):
+    """The code of a step failed at the sample in `row`."""
+
+    def __init__(self, error: StepError, row: int) -> None:
+        super().__init__(str(error))
+        self.error, self.row = error, row
+
+
 def _for_each(
     rows: Iterable[int], make: Callable[[int], _T], failed: dict[int, str]
 ) -> dict[int, _T]:
     """Return `make(row)` for each row that does not fail; add to `failed` why the others did.
 
     Raises:
-        EngineError, StepError: No sample is to blame.
+        EngineError: No sample is to blame.
+        _StepFailedError: The code of a step failed.
     """
     results = {}
     for row in rows:
         try:
             results[row] = make(row)
-        except (EngineError, StepError):
+        except StepError as e:
+            raise _StepFailedError(e, row) from e
+        except EngineError:
             raise
         except (OSError, RuntimeError, ValueError, MemoryError) as e:
             if failure := machine_failure(e):

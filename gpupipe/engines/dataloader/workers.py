@@ -201,6 +201,9 @@ class Workers:
         result = self._call(take_next)
         self._started = True
         if error := self._sampler.error if result is None else result.error:
+            if isinstance(error, StepError) and result is not None and result.row is not None:
+                id = int(self._sampler.in_flight[0].ids[result.row])
+                raise error.at_sample(self._job.index.location(id))
             raise error
         return result
 

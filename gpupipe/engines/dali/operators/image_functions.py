@@ -241,7 +241,8 @@ def call_torch(
     def run(image: Array, *values: Array) -> Array:
         import torch
 
-        output = function(torch.from_numpy(image).permute(2, 0, 1), *values)
+        named = image.view(image.dtype.str)  # DALI's uint64 is a type of C that torch refuses
+        output = function(torch.from_numpy(named).permute(2, 0, 1), *values)
         return np.array(output.permute(1, 2, 0).numpy(), order="C")
 
     return fn.python_function(

@@ -175,12 +175,18 @@ class DaliTracer(ABC):
         moves = fields.make_displacements(self.spec, self.present, seeds, how)
         self.remap(moves, how.reach, interpolation, fill)
 
-    def call_torch(self, function: Callable[[Any], Any]) -> None:
+    def call_torch(self, function: Callable[..., Any], *values: Array, size: Any = None) -> None:
         if self.device == "gpu":
             raise NoLoweringError(
                 "it calls torch on the CPU: set 'device: cpu', or leave the step out"
             )
-        self._on_pixels("python_function", lambda pixels: call_torch(pixels, [], function))
+        self._on_pixels(
+            "python_function",
+            lambda pixels, *nodes: call_torch(pixels, nodes, function),
+            *map(subgraph.convert_argument, values),
+        )
+        if size is not None:
+            self._size = np.asarray(size, np.float64)
 
     def color_matrix(self, matrix: Any) -> None:
         rows = np.asarray(matrix, np.float64)

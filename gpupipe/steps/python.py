@@ -1,0 +1,334 @@
+"""python: calls a function of the user's on each image."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+from pydantic import AfterValidator, Field, PlainSerializer, PrivateAttr, WithJsonSchema
+from typing_extensions import Self
+
+from gpupipe.dataset.spec import Values
+from gpupipe.errors import EngineError, StepError
+from gpupipe.formats.npy import DTYPES
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import (
+    FLOATS,
+    NoLoweringError,
+    Params,
+    Primitives,
+    Sampled,
+    SampleIncompatibleError,
+    Spec,
+    Step,
+    StepIncompatibleError,
+    Uniforms,
+)
+from gpupipe.runtime.failures import machine_failure
+from gpupipe.runtime.user_functions import (
+    FunctionMissingError,
+    GlobalDrawsError,
+    UserFunction,
+    check_draws,
+    find_function,
+    find_line,
+    name_function,
+    record_failure,
+)
+from gpupipe.schema.field_types import WHOLE, Size, should_be
+
+_TRIAL_SIDES = ((240, 320), (256, 192))
+"""[height, width] of the drawn images with which the step learns what its function returns."""
+_LOW = 2**31
+
+
+def _check_call(value: Any) -> Any:
+    if callable(value):
+        return value
+    module, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not module or not name or module.startswith("."):
+        raise should_be("'module:function', such as my_steps:stamp")
+    return value
+
+
+def _check_dtype(value: str) -> str:
+    if value not in (*DTYPES, "bfloat16"):
+        raise should_be(f"one of {', '.join((*DTYPES, 'bfloat16'))}")
+    return value
+
+
+class Returns(pydantic.BaseModel):
+    """What a function returns, if it is not what it gets.
+
+    Attributes:
+        dtype: The name of the dtype; null for that of the input.
+        channels: The number of channels; null for that of the input.
+        size: [height, width] in pixels, one number for a square, or "any" for sizes that differ
+            between images; null for that of the input.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    dtype: Annotated[str, AfterValidator(_check_dtype)] | None = None
+    channels: Annotated[int, Field(ge=1, le=1024), WHOLE] | None = None
+    size: Size | Literal["any"] | None = None
+    _values: Values = PrivateAttr("usual")
+    """The range of floats that are made from integers."""
+
+    def apply_to(self, spec: Spec) -> Spec:
+        """Return the spec of what the function returns for inputs of `spec`."""
+        output = spec
+        if self.dtype is not None and self.dtype != spec.dtype:
+            values = self._values if self.dtype in (*FLOATS, "float64") else "usual"
+            output = replace(spec.with_values(values), dtype=self.dtype)
+        if self.channels is not None:
+            output = output.with_channels(self.channels)
+        if self.size == "any":
+            return output.with_size([None] * len(spec.space))
+        return output if self.size is None else output.with_size(self.size)
+
+
+class Python(Step):
+    """Call a Python function on each image.
+
+    The function takes the image, a tensor (C, H, W) that it may change, and returns a tensor. If it
+    has a parameter `sample`, it takes a dict with the image by the name of its field, and returns
+    such a dict, or the image.
+
+    A function that draws random numbers takes a parameter `rng`: a torch.Generator, or NumPy's
+    with `rng: np.random.Generator`. Its seed depends on the loader's seed, the epoch and the
+    sample, so that the sample gets the same draws on every engine and rank, and after a resume. A
+    function that draws from global generators is refused.
+
+    The function runs on several threads at once, on the CPU.
+
+    Attributes:
+        call: The function, as "module:function". The module lies beside the YAML file, or Python
+            can import it. A class is constructed once in each process with `args`, and its objects
+            are called.
+        args: Keyword arguments of the function, or of the class.
+        returns: What the function returns. By default it is learned from two drawn images, and
+            compared with every image.
+    """
+
+    call: Annotated[
+        Any,
+        AfterValidator(_check_call),
+        PlainSerializer(name_function, return_type=str),
+        WithJsonSchema({"type": "string"}),
+    ]
+    args: dict[str, Any] = {}
+    returns: Returns | None = None
+
+    example = {"call": "torchvision.transforms.v2.functional:posterize", "args": {"bits": 2}}
+    num_uniforms = 1
+    calls_user_code = True
+    outside_fingerprint = frozenset({"returns"})
+
+    _folder: Path | None = PrivateAttr(None)
+    _where: str = PrivateAttr("")
+    _field: str = PrivateAttr("image")
+    _is_on_several: bool = PrivateAttr(False)
+    _output: Spec | None = PrivateAttr(None)
+    """What the function returns; None until `resolve`."""
+
+    @pydantic.model_validator(mode="after")
+    def _keep_location(self, info: pydantic.ValidationInfo) -> Self:
+        context = info.context or {}
+        self._folder, self._where = context.get("folder"), context.get("where", "")
+        on = context.get("on", ())
+        self._field, self._is_on_several = next(iter(on), "image"), len(on) > 1
+        return self
+
+    def sample(self, u: Uniforms) -> Sampled:
+        """Draw the seed of each sample's generator.
+
+        Returns:
+            A dict: "seed", int32 (B, 2), its upper bits, and its lower 31.
+        """
+        seeds = (u[:, 0] * 2.0**53).astype(np.int64)
+        return {"seed": np.stack([seeds // _LOW, seeds % _LOW], -1).astype(np.int32)}
+
+    def resolve(self, input_spec: Spec) -> Self:
+        resolved = super().resolve(input_spec)
+        if not input_spec.encoded:
+            resolved.__dict__["returns"] = self.returns or self._learn(input_spec)
+            assert resolved.returns is not None
+            resolved._output = resolved.returns.apply_to(input_spec)
+        return resolved
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        check_decoded(input_spec)
+        assert self._output is not None
+        return self._output
+
+    @classmethod
+    def guess_spec(cls, input_spec: Spec) -> None:
+        """Guess nothing: the function may return any shape and dtype."""
+
+    def explain_refusal(self) -> str:
+        return (
+            "nobody knows where its function moves pixels: put it into a pipeline without boxes "
+            "and points, or write a step (docs/plugins.md)"
+        )
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        assert self._output is not None
+        if self._output.size is None and self._changes_size:
+            raise NoLoweringError(
+                "the size of what its function returns is not known before it runs: write "
+                "'returns: {size: [height, width]}' if it is always the same"
+            )
+        size = self._output.size if self._changes_size else None
+        image.call_torch(self._run, p["seed"], size=size)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        return self._run(image, p["seed"])
+
+    @property
+    def _changes_size(self) -> bool:
+        return self.returns is not None and self.returns.size is not None
+
+    def _find(self) -> UserFunction:
+        """Return the function; raise StepIncompatibleError if there is none that can be called."""
+        try:
+            function = find_function(self.call, self.args, self._folder)
+        except FunctionMissingError as e:
+            raise StepIncompatibleError(str(e)) from e
+        misfit = function.explain_misfit()
+        if function.takes_sample and self._is_on_several:
+            misfit = (
+                f"{function.name} takes a sample, but fields go through the steps one after "
+                "another: write its parameter 'image' in place of 'sample', or one field under 'on'"
+            )
+        if misfit:
+            raise StepIncompatibleError(misfit)
+        return function
+
+    def _run(self, image: Any, seed: Any) -> Any:
+        """Return what the function returns for an image, after a comparison with the spec."""
+        try:
+            function = self._find()
+        except StepIncompatibleError as e:
+            raise self._blame(str(e)) from e
+        output = self._call(function, image, seed)
+        spec = self._output
+        assert spec is not None
+        differs = spec.describe_mismatch(output, spec.canonical_sizes)
+        if not self._changes_size and output.shape[-self._space :] != image.shape[-self._space :]:
+            differs = f"{tuple(output.shape)} for an image {tuple(image.shape)}"
+        if not differs:
+            return output
+        raise self._blame(
+            f"{function.name} returned {differs}; but 'returns', or two drawn images, say "
+            f"{self._describe_output()}: write 'returns: {{dtype: ..., channels: ..., size: ...}}' "
+            "as it is for all images, with 'size: any' if it differs between them"
+        )
+
+    def _describe_output(self) -> str:
+        assert self._output is not None
+        return f"{self._output}" + ("" if self._changes_size else ", of the size of the input")
+
+    def _call(self, function: UserFunction, image: Any, seed: Any, on: str = "") -> Any:
+        """Call the function on a copy of an image; raise StepError if it fails."""
+        import torch
+
+        upper, lower = (int(n) for n in seed)
+        own = image.clone(memory_format=torch.contiguous_format)
+        try:
+            output = function(own, self._field, upper * _LOW + lower)
+        except SampleIncompatibleError:
+            raise
+        except GlobalDrawsError as e:
+            raise self._blame(str(e)) from e
+        except Exception as e:
+            if failure := machine_failure(e):
+                raise EngineError(failure) from e
+            reason = f"{type(e).__name__}: {e}".strip().rstrip(":")
+            line = find_line(e, function)
+            at = f" at {line}" if line else ""
+            text = "".join(traceback.format_exception(e))
+            raise self._blame(f"{function.name} raised {reason}{at}{on}", text) from e
+        if isinstance(output, torch.Tensor):
+            return output.as_subclass(torch.Tensor).detach()
+        raise self._blame(
+            f"{function.name} returned a {type(output).__name__}, but should return a "
+            "tensor: write torch.from_numpy for arrays"
+        )
+
+    def _blame(self, mistake: str, text: str = "") -> StepError:
+        """Return a StepError about the function, and keep it for engines that lose exceptions."""
+        where = f"{self._where}: " if self._where else ""
+        error = StepError(f"{where}step 'python': {mistake}", text)
+        record_failure(error)
+        return error
+
+    def _learn(self, input_spec: Spec) -> Returns:
+        """Call the function on two drawn images of different sizes, where sizes may differ.
+
+        Raises:
+            StepIncompatibleError: There is no such function.
+            StepError: The function fails, or draws from global generators.
+        """
+        function = self._find()
+        images = [_draw(input_spec, sides) for sides in _TRIAL_SIDES]
+        advice = "; 'returns: {dtype: ..., channels: ..., size: ...}' spares this trial"
+        on = [f" on a drawn image {tuple(i.shape)} {input_spec.dtype}{advice}" for i in images]
+        with check_draws():
+            outputs = [self._call(function, image, (0, n), on[n]) for n, image in enumerate(images)]
+        axes = len(images[0].shape)
+        wrong = next((o for o in outputs if o.ndim != axes), None)
+        if wrong is not None:
+            raise self._blame(
+                f"{function.name} returned {tuple(wrong.shape)} for {tuple(images[0].shape)}: "
+                "it must keep the number of axes, channels first"
+            )
+        first = outputs[0]
+        dtype = str(first.dtype).removeprefix("torch.")
+        space = len(input_spec.space)
+        channels = first.shape[-1 - space]
+        sides = [tuple(o.shape[-space:]) for o in outputs] if space else []
+        size: Any = None
+        if any(s != tuple(i.shape[-space:]) for s, i in zip(sides, images, strict=False)):
+            size = sides[0] if sides[0] == sides[1] else "any"
+        kept = input_spec.channels if "C" in input_spec.layout else 1
+        returns = Returns.model_construct(
+            dtype=None if dtype == input_spec.dtype else dtype,
+            channels=None if channels == kept else channels,
+            size=size,
+        )
+        if first.is_floating_point():
+            low, high = float(first.min()), float(first.max())
+            returns._values = "normalized" if low < 0 else "unscaled" if high > 1.5 else "usual"
+        return returns
+
+
+def _draw(spec: Spec, sides: tuple[int, int]) -> Any:
+    """Return a drawn tensor of a spec; `sides` are the sizes along axes that may differ."""
+    import torch
+
+    shape = [
+        n if n is not None else 3 if axis == "C" else sides[axis != "H"]
+        for axis, n in zip(spec.canonical.layout, spec.canonical_sizes, strict=True)
+    ]
+    shape = [
+        max(n, least) if n in sides and space is None else n
+        for n, least, space in zip(
+            shape,
+            [1] * (len(shape) - len(spec.at_least)) + list(spec.at_least),
+            spec.canonical_sizes,
+            strict=True,
+        )
+    ]
+    generator = torch.Generator().manual_seed(0)
+    dtype = getattr(torch, spec.dtype)
+    if dtype.is_floating_point:
+        return torch.rand(shape, generator=generator).to(dtype)
+    high = (
+        2 if spec.kind == "mask" or spec.dtype == "bool" else 127 if spec.dtype == "int8" else 256
+    )
+    return torch.randint(0, high, shape, generator=generator).to(dtype)

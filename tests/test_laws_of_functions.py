@@ -1,0 +1,122 @@
+"""The laws, held for a function of the user's that draws: on any engine, in any batch, on any rank,
+after a resume, from a server and from Ray.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gpupipe
+from helpers import served, user_functions
+from helpers.loaders import loading
+from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
+from helpers.reference import by_id
+from helpers.small_images import shrink_all
+
+STEPS: list[Any] = [
+    "decode",
+    {"python": {"call": "helpers.user_functions:stamp", "args": {"strength": 0.3}}},
+    {"random_crop": {"size": 40}},
+    {"python": {"call": "helpers.user_functions:stamp"}},
+    "random_horizontal_flip",
+]
+load = loading(STEPS, seed=7, engine="cpu", batch_size=8)
+Images = dict[int, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def root(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shrink_all(faces, tmp_path_factory.mktemp("laws-of-functions") / "faces", 48)
+
+
+@pytest.fixture(scope="module")
+def alone(root: Path) -> Images:
+    """Every image of epoch 0 on the CPU engine, in batches of one."""
+    with load(root, batch_size=1, threads=1) as loader:
+        return by_id(loader)
+
+
+def assert_equal(found: Images, expected: Images) -> None:
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[id], expected[id]) for id in expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 60, "threads": 2},
+        {"batch_size": 7, "shuffle": False, "prefetch": 5},
+        {"engine": "dali", "batch_size": 13},
+        {"engine": "dataloader", "batch_size": 11, "workers": 2},
+    ],
+    ids=str,
+)
+def test_draws_depend_neither_on_the_engine_nor_on_the_batch(
+    root: Path, alone: Images, options: dict[str, Any]
+) -> None:
+    with load(root, **options) as loader:
+        assert_equal(by_id(loader), alone)
+
+
+def test_ranks_share_an_epoch_out(root: Path, alone: Images) -> None:
+    every: Images = {}
+    for rank in range(3):
+        with load(root, shard={"rank": rank, "world_size": 3}) as loader:
+            every |= by_id(loader)
+    assert_equal(every, alone)
+
+
+def test_a_resumed_run_has_the_same_images(root: Path) -> None:
+    with load(root) as loader:
+        by_id(loader)
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = by_id(iterator)  # type: ignore[arg-type]
+    with load(root, batch_size=5) as loader:
+        loader.load_state_dict(state)
+        assert_equal(by_id(loader), rest)
+
+
+def test_a_server_delivers_the_same_images_to_a_client_without_the_module(
+    root: Path, alone: Images, tmp_path: Path
+) -> None:
+    steps = [*STEPS, {"python": {"call": "only_on_the_server:invert"}}]
+    (tmp_path / "only_on_the_server.py").write_text("def invert(image):\n    return 255 - image\n")
+    config = tmp_path / "serve.json"
+    data = {"source": "folder", "root": str(root)}
+    loader = {"seed": 7, "batch_size": 9, "engine": "cpu", "device": "cpu"}
+    config.write_text(json.dumps({"data": data, "pipeline": steps, "loader": loader}))
+    with (
+        served.serving(str(config)) as server,  # type: ignore[arg-type]
+        gpupipe.connect(server.address, ids=True, device="cpu") as connected,
+    ):
+        assert_equal({id: 255 - image for id, image in by_id(connected).items()}, alone)
+
+
+@pytest.fixture
+def cluster() -> Iterator[RayCluster]:
+    yield shared_cluster()
+    assert_nothing_left()
+
+
+def test_ray_delivers_the_same_images(root: Path, tmp_path: Path, cluster: RayCluster) -> None:
+    """Its workers import the module that lies beside the file."""
+    code = Path(user_functions.__file__).read_text()
+    (tmp_path / "steps_for_ray.py").write_text(code)
+    data = {"source": "folder", "root": str(root)}
+    steps = ["decode", {"python": {"call": "steps_for_ray:stamp"}}]
+    (tmp_path / "train.json").write_text(json.dumps({"data": data, "pipeline": steps}))
+    options = {"batch_size": 9, "device": "cpu", "ids": True, "seed": 7}
+    with gpupipe.load(tmp_path / "train.json", engine="cpu", **options) as loader:
+        expected = by_id(loader)
+    ray = {"workers": 2, "cpus": 1, "engine": "cpu"}
+    with gpupipe.load(tmp_path / "train.json", engine="ray", ray=ray, **options) as loader:
+        assert_equal(by_id(loader), expected)
