@@ -57,6 +57,14 @@ def test_a_delivery_flips_converts_and_erases(layout: str, dtype: str, channels:
 
 
 @pytest.mark.parametrize(("dtype", "channels"), CASES)
+def test_rows_of_any_length_are_flipped(dtype: str, channels: int) -> None:
+    stage = kernels.flip_stage(np.array([[1, 0]], np.uint8))
+    for width in range(1, 20):
+        image = np.ascontiguousarray(numbers(dtype, channels)[:, :width])
+        assert np.array_equal(run(stage, image), image[:, ::-1])
+
+
+@pytest.mark.parametrize(("dtype", "channels"), CASES)
 def test_planes_are_interleaved_first(dtype: str, channels: int) -> None:
     planes = np.ascontiguousarray(numbers(dtype, channels).transpose(2, 0, 1))
     assert np.array_equal(
