@@ -17,7 +17,7 @@ import torch
 import gpupipe
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.service import Server
-from helpers.annotated_folder import RAGGED, assert_equal, by_sample, load
+from helpers.annotated_folder import POINTS, RAGGED, assert_equal, by_sample, load
 from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
 from helpers.small_images import shrink_all
 
@@ -184,3 +184,88 @@ def test_batches_without_any_box_travel(root: Path, alone: Samples, transport: s
     assert_equal(sent, alone)
     assert sent[2]["boxes"].shape == (0, 4)
     assert sent[2]["keypoints"].shape == (0, 5, 2)
+
+
+def list_counts(batch: Any, options: dict[str, Any]) -> list[int]:
+    """Check the shapes of all that a batch has, and return the number of boxes of each sample."""
+    format, shapes = options.get("format", "dict"), options.get("shapes", "equal")
+    images, targets = batch if format == "torchvision" else (batch["image"], [batch])
+    if format == "detr":
+        targets = batch["targets"]
+        assert batch["mask"].shape == (len(images), *images.shape[-2:])
+    assert isinstance(images, list) == (format == "torchvision" or shapes == "list")
+    assert all(image.shape[0] == 3 and image.dtype == torch.float32 for image in images)
+    if options.get("targets") == "padded":
+        counts: list[int] = batch["num_boxes"].tolist()
+        rows = [
+            {name: batch[name][n, :count] for name in RAGGED[:4]} for n, count in enumerate(counts)
+        ]
+        assert batch["boxes"].shape == (len(images), max(counts), 4)
+        assert batch["keypoints"].shape == (len(images), max(counts), POINTS, 2)
+    elif format == "dict":
+        rows = [{name: batch[name][n] for name in RAGGED} for n in range(len(images))]
+    else:
+        rows = targets
+    for of_sample in rows:
+        count, columns = len(of_sample["boxes"]), 3 if format == "torchvision" else 2
+        assert of_sample["boxes"].shape == (count, 4)
+        assert torch.isfinite(torch.as_tensor(of_sample["boxes"])).all()
+        assert (of_sample["labels"].shape, of_sample["labels"].dtype) == ((count,), torch.int64)
+        assert of_sample["keypoints"].shape == (count, POINTS, columns)
+        if format != "torchvision":
+            assert of_sample["visibility"].shape == (count, POINTS)
+    assert len(rows) == len(images)
+    return [len(of_sample["boxes"]) for of_sample in rows]
+
+
+UNEQUAL = [*STEPS[:5], STEPS[-1]]
+FORMATS: list[dict[str, Any]] = [
+    {},
+    {"targets": "padded"},
+    {"targets": "list"},
+    {"shapes": "list"},
+    {"shapes": "padded", "targets": "padded"},
+    {"format": "torchvision", "shapes": "list"},
+    {"format": "detr", "shapes": "padded"},
+]
+
+
+def check_counts(loader: gpupipe.Loader, options: dict[str, Any], most: int) -> None:
+    counts = [count for batch in loader for count in list_counts(batch, options)]
+    assert len(counts) == len(loader.index)
+    assert counts.count(0) >= len(counts) // 3
+    assert 0.9 * most <= max(counts) <= most
+
+
+@pytest.mark.parametrize("most", [0, 1000])
+@pytest.mark.parametrize("options", FORMATS, ids=str)
+@pytest.mark.parametrize("engine", ["cpu", "dali", "dataloader"])
+def test_no_box_and_a_thousand_boxes_have_the_right_shapes(
+    root: Path, engine: str, options: dict[str, Any], most: int
+) -> None:
+    steps = STEPS if "shapes" not in options else UNEQUAL
+    settings = {"engine": engine, "workers": 0, "batch_size": 5, **options}
+    with load(root, steps, most=most, **settings) as loader:
+        check_counts(loader, options, most)
+
+
+@pytest.mark.parametrize("most", [0, 1000])
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("options", FORMATS[3:], ids=str)
+def test_no_box_and_a_thousand_boxes_travel(
+    root: Path, transport: str, options: dict[str, Any], most: int
+) -> None:
+    with (
+        serving(load(root, UNEQUAL, engine="cpu", batch_size=5, most=most, **options)) as server,
+        gpupipe.connect(server.address, transport=transport, device="cpu", **options) as loader,
+    ):
+        check_counts(loader, options, most)
+
+
+@pytest.mark.parametrize("most", [0, 1000])
+def test_no_box_and_a_thousand_boxes_on_ray(root: Path, cluster: RayCluster, most: int) -> None:
+    ray = {"workers": 2, "cpus": 1, "engine": "cpu"}
+    with load(
+        root, UNEQUAL, engine="ray", shapes="list", batch_size=5, ray=ray, most=most
+    ) as loader:
+        check_counts(loader, {"shapes": "list"}, most)

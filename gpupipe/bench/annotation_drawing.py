@@ -11,10 +11,20 @@ from gpupipe.dataset.spec import Spec
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
     from torch import Tensor
 
 LABELS = "labels"
 """The field of annotations that holds the class of each box."""
+USUAL_SPECS = {
+    "boxes": Spec.of_boxes(),
+    LABELS: Spec.of_rows("int64", rows_with="boxes"),
+    "keypoints": Spec.of_points(rows_with="boxes"),
+    "visibility": Spec.of_rows(
+        "int64", rows_with="boxes", shape=(None,), visibility_of="keypoints"
+    ),
+}
+"""The fields that are drawn in a batch whose loader is not at hand."""
 _GOLDEN_RATIO = 0.618034
 """The hue step from one class to the next, as a share of the colour wheel: neighbours differ."""
 _FONT_SIZE = 11
@@ -57,7 +67,11 @@ def _from_shares(boxes: Tensor, size: Tensor) -> Tensor:
 
 
 def draw_annotations(
-    picture: Image, rows: Mapping[str, Tensor], specs: Mapping[str, Spec], classes: Sequence[str]
+    picture: Image,
+    rows: Mapping[str, Tensor],
+    specs: Mapping[str, Spec],
+    classes: Sequence[str],
+    skeleton: Sequence[Sequence[int]] = (),
 ) -> None:
     """Draw boxes with the names of their classes, and points, over a picture, in place.
 
@@ -66,10 +80,12 @@ def draw_annotations(
         rows: The rows of the sample, by field of annotations.
         specs: The spec of each field.
         classes: The names of the classes, by label.
+        skeleton: Pairs of points, counted from 0, that a line connects where both are visible.
     """
-    from PIL import ImageDraw, ImageFont
+    from PIL import ImageFont
+    from PIL.ImageDraw import Draw
 
-    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(_FONT_SIZE)
+    pen, font = Draw(picture), ImageFont.load_default(_FONT_SIZE)
     labels = rows[LABELS].tolist() if LABELS in rows else None
     visible = {
         spec.annotation.visibility_of: rows[name]
@@ -86,10 +102,26 @@ def draw_annotations(
                 pen.text((row[0] + 2, row[1] + 1), text, fill=color, font=font)
             elif spec.kind == "points":
                 shown = visible[name][number].tolist() if name in visible else [1] * len(row)
-                for (x, y, *more), is_visible in zip(row, shown, strict=True):
-                    if is_visible and (not more or more[0]):
-                        spot = (x - _RADIUS, y - _RADIUS, x + _RADIUS, y + _RADIUS)
-                        pen.ellipse(spot, fill=color)
+                points = [
+                    (x, y) if is_visible and (not more or more[0]) else None
+                    for (x, y, *more), is_visible in zip(row, shown, strict=True)
+                ]
+                _draw_points(pen, points, skeleton, color)
+
+
+def _draw_points(
+    pen: ImageDraw,
+    points: Sequence[tuple[float, float] | None],
+    skeleton: Sequence[Sequence[int]],
+    color: tuple[int, int, int],
+) -> None:
+    """Draw points [x, y] and the lines of a skeleton; None is a point that is not visible."""
+    for pair in skeleton:
+        ends = [points[number] for number in pair if 0 <= number < len(points)]
+        if len(ends) == 2 and ends[0] is not None and ends[1] is not None:
+            pen.line([ends[0], ends[1]], fill=color)
+    for x, y in filter(None, points):
+        pen.ellipse((x - _RADIUS, y - _RADIUS, x + _RADIUS, y + _RADIUS), fill=color)
 
 
 def _color_of(label: int) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.bench.annotation_drawing import as_dict, draw_annotations
+from gpupipe.bench.annotation_drawing import USUAL_SPECS, as_dict, draw_annotations
 from gpupipe.bench.measure import image_of
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import GpupipeError
@@ -35,8 +35,8 @@ def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
 
     With `loader`, the picture is the one of `gpupipe show-batch`: samples have the names of their
     classes, a final `normalize` is undone, and masks lie over their images. Without `loader`, all
-    image fields are drawn side by side. If a field of floats has values outside 0 to 1, its
-    smallest value becomes black and its largest white.
+    image fields are drawn side by side, with "boxes" and "keypoints", but without names. If a field
+    of floats has values outside 0 to 1, its smallest value becomes black and its largest white.
 
     Args:
         batch: A batch of a loader: a dict, or a tuple of images and labels.
@@ -56,10 +56,15 @@ def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
     """
     if loader is not None:
         return draw(loader, batch, samples)
+    batch = as_dict(batch, "image", ())
     fields = _find_images(batch)
     labels = batch[1] if isinstance(batch, tuple) else batch.get("label")
     count = min(samples, *(len(images) for images in fields.values()))
-    tiles = [map(to_picture, to_values(images[:count])) for images in fields.values()]
+    tiles = [list(map(to_picture, _list_values(images[:count]))) for images in fields.values()]
+    if isinstance(batch, Mapping):
+        names = [name for name in USUAL_SPECS if name in batch]
+        for n, picture in enumerate(tiles[0]):
+            draw_annotations(picture, {name: batch[name][n] for name in names}, USUAL_SPECS, ())
     pictures = [join(list(row)) for row in zip(*tiles, strict=True)]
     names = [""] * count if labels is None else list(map(_describe_label, labels[:count]))
     return arrange(pictures, names, ", ".join(fields))
@@ -75,13 +80,34 @@ def _find_images(batch: Any) -> dict[str, Tensor]:
             f"show() draws a batch, and this is a {type(batch).__name__}: write "
             "gpupipe.show(next(iter(loader)), loader)"
         )
-    images = {name: f for name, f in batch.items() if f.ndim == 4 and f.shape[1] in (1, 3)}
+    annotations = tuple(USUAL_SPECS)
+    images = {
+        name: field
+        for name, field in batch.items()
+        if not name.endswith(annotations) and _holds_images(field)
+    }
     if not images:
-        shapes = ", ".join(f"'{name}' is {tuple(field.shape)}" for name, field in batch.items())
+        shapes = ", ".join(
+            f"'{name}' is {tuple(getattr(field, 'shape', (len(field),)))}"
+            for name, field in batch.items()
+        )
         raise GpupipeError(
             f"what is drawn are images, (B, C, H, W) with 1 or 3 channels, but {shapes}"
         )
     return images
+
+
+def _holds_images(field: Any) -> bool:
+    """Return whether a field is (B, C, H, W), or a list of (C, H, W), with 1 or 3 channels."""
+    shape: Any = getattr(field[0] if len(field) else field, "shape", ())
+    return len(shape) == 3 and shape[0] in (1, 3) and (isinstance(field, list) or field.ndim == 4)
+
+
+def _list_values(images: Any) -> list[Tensor]:
+    """Return the values of each image, from 0 to 255; of images of any size, each by itself."""
+    if isinstance(images, list):
+        return [to_values(image) for image in images]
+    return list(to_values(images))
 
 
 def _describe_label(label: Tensor) -> str:
@@ -97,7 +123,8 @@ def save(loader: Loader, batch: Any, path: Path) -> None:
 def draw(loader: Loader, batch: Any, samples: int) -> Image:
     """Return a picture of up to `samples` samples of a batch.
 
-    A final normalize step is undone. Boxes have the names of their classes, and points are dots.
+    A final normalize step is undone. Boxes have the names of their classes. Points are dots, with
+    lines between them if the source knows the skeleton.
     Views are side by side. After each image comes a copy for each mask, with the mask laid over it
     in one colour per class; class 0 is transparent.
 
@@ -175,7 +202,8 @@ def _draw_sample(loader: Loader, fields: dict[str, Tensor], batch: Any, n: int) 
         picture = _draw_image(loader, name, images[n])
         if isinstance(batch, Mapping):
             rows, specs = _list_rows(loader, name, batch, n)
-            draw_annotations(picture, rows, specs, loader.index.classes)
+            skeleton = loader.index.extra.get("skeleton", ())
+            draw_annotations(picture, rows, specs, loader.index.classes, skeleton)
         matching = [mask[n] for mask in masks if mask[n].shape[-2:] == images[n].shape[-2:]]
         pictures += [picture, *(_lay_over(picture, mask) for mask in matching)]
     return pictures

@@ -8,7 +8,9 @@ from typing import Any
 
 import yaml
 
+from gpupipe.dataset.source import SOURCES
 from gpupipe.errors import counted, short
+from gpupipe.init.box_columns import FORMATS
 from gpupipe.init.detected import TRAIN, Detected
 from gpupipe.init.survey import Survey
 
@@ -55,6 +57,7 @@ def write_text(
     lines = [
         *(line for comment in comments for line in wrapper.wrap(comment)),
         *("data:", *(f"  {key}: {_format_value(value)}" for key, value in data.items())),
+        *(_offer_boxes(detected) if detected.boxes else ()),
         *("pipeline:", *list_steps(part, found)),
         *("loader:", *_format_loader(part, found)),
     ]
@@ -87,6 +90,23 @@ def _describe(found: Survey) -> Iterator[str]:
         yield f"Arrays of {found.spec.dtype}, ({shape}), with the axes {found.spec.layout}."
         if found.spec.layout == "HWC":
             yield "A batch is (B, H, W, C); batch['array'].permute(0, 3, 1, 2) has channels first."
+
+
+def _offer_boxes(detected: Detected) -> Iterator[str]:
+    """Yield comments with the fields of boxes, of which the user chooses a format."""
+    assert detected.boxes is not None
+    fields = SOURCES.find(detected.source).model_fields["fields"].default
+    images = detected.options.get("fields", fields)
+    instead = ", in place of those above," if "fields" in detected.options else ""
+    yield f"  # Remove '# ' from these fields{instead} to read boxes, and keep the right format:"
+    yield "  # fields:"
+    yield from (f"  #   {name}: {_format_value(place)}" for name, place in images.items())
+    for format, meaning in FORMATS.items():
+        column: dict[str, Any] = {"column": detected.boxes.boxes, "kind": "boxes", "format": format}
+        column |= {"normalized": True} if detected.boxes.are_fractions else {}
+        yield f"  #   boxes: {_format_value(column)}  # {meaning}"
+    for name, path in detected.boxes.others.items():
+        yield f"  #   {name}: {_format_value({'column': path, 'with': 'boxes'})}"
 
 
 def _format_value(value: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpupipe.errors import GpupipeError
 from gpupipe.init.arrays import detect_arrays, is_array
+from gpupipe.init.box_columns import offer_boxes
 from gpupipe.init.boxes import detect_boxes
 from gpupipe.init.detected import (
     TRAIN,
@@ -88,7 +89,8 @@ def _detect_hub(folder: Path) -> dict[str, Detected]:
     for part, split in choose_parts({name: name for name in splits}).items():
         options, notes = read_arrow_options(splits[split][0])
         named = {"split": split} if split else {}
-        found[part] = Detected("hf", {"root": str(folder)} | named | options, notes)
+        detected = Detected("hf", {"root": str(folder)} | named | options, notes)
+        found[part] = offer_boxes(detected, splits[split][0])
     return found
 
 
@@ -190,7 +192,8 @@ def _detect_shards(folder: Path, names: list[str], kind: str) -> Detected:
         return Detected(kind, {"path": str(first)} | options, notes, used=[*names, *beside])
     shards = str(first) if len(names) == 1 else str(folder / _make_pattern(names, kind))
     beside = [str(Path(name).with_suffix(".idx")) for name in names]
-    return Detected(kind, {"shards": shards} | options, notes, used=[*names, *beside])
+    detected = Detected(kind, {"shards": shards} | options, notes, used=[*names, *beside])
+    return offer_boxes(detected, first) if kind in ("parquet", "webdataset") else detected
 
 
 def _make_pattern(names: Sequence[str], kind: str) -> str:

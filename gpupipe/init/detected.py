@@ -113,6 +113,21 @@ def name_some(names: Iterable[str]) -> str:
     return ", ".join(first) + (f" and {more:,} more" if more else "")
 
 
+@dataclass(frozen=True)
+class BoxColumns:
+    """Columns of lists that look like boxes, and what goes with each box.
+
+    Attributes:
+        boxes: The path of the column of boxes, such as "objects.bbox".
+        others: The path of the column of each field that goes with the boxes, such as "labels".
+        are_fractions: Whether all numbers of the boxes are from 0 to 1.
+    """
+
+    boxes: str
+    others: Mapping[str, str]
+    are_fractions: bool
+
+
 @dataclass
 class Detected:
     """Detected data: the source that can read the data, and its options.
@@ -125,6 +140,7 @@ class Detected:
             manifest becomes `data.file`. None if the source needs no new manifest.
         used: The files that the source reads, relative to the folder; None if not known.
         unused: A text that names the files that are not read, or "".
+        boxes: Columns that look like boxes, which the config offers; None if there are none.
     """
 
     source: str
@@ -133,6 +149,7 @@ class Detected:
     table: Mapping[str, Sequence[str]] | None = None
     used: Iterable[str] | None = None
     unused: str = ""
+    boxes: BoxColumns | None = None
 
 
 def describe_unused(files: Iterable[str], parts: Iterable[Detected]) -> str:

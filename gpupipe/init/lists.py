@@ -11,6 +11,8 @@ from typing import Any
 
 from gpupipe.dataset.source import RESERVED_NAMES
 from gpupipe.errors import DataError, GpupipeError, counted
+from gpupipe.formats.manifest import WITH_LISTS
+from gpupipe.init.box_columns import offer_boxes
 from gpupipe.init.detected import (
     TRAIN,
     Detected,
@@ -204,7 +206,9 @@ def _detect(listing: _List, folder: Path, notes: list[str]) -> Detected:
     options = _read_as_it_is(listing, folder)
     used = {*images, listing.file.name}
     if options is not None:
-        return Detected("file_list", options, notes, used=used)
+        detected = Detected("file_list", options, notes, used=used)
+        has_lists = listing.file.suffix.lower() in WITH_LISTS
+        return offer_boxes(detected, listing.file) if has_lists else detected
     return _write(listing, folder, notes, used)
 
 

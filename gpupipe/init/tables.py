@@ -52,7 +52,7 @@ def is_file_list(file: Path) -> bool:
     suffix = file.suffix.lower()
     if suffix in (".csv", ".tsv"):
         return _find_delimiter(file) == DELIMITERS[suffix]
-    return suffix == ".parquet" or _is_text(file)
+    return suffix in manifest.WITH_LISTS or _is_text(file)
 
 
 def _is_text(file: Path) -> bool:

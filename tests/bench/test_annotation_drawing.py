@@ -48,6 +48,16 @@ def test_points_that_are_visible_are_drawn() -> None:
     assert pixels[40, 50] == 0
 
 
+def test_lines_of_a_skeleton_connect_points_that_are_visible() -> None:
+    points = torch.tensor([[[20.0, 30.0], [60.0, 30.0], [20.0, 55.0]]])
+    rows = {"keypoints": points, "visibility": torch.tensor([[2, 1, 0]])}
+    picture = Image.new("RGB", (80, 60))
+    draw_annotations(picture, rows, SPECS, [], [[0, 1], [0, 2], [1, 7]])
+    pixels = np.asarray(picture).sum(-1)
+    assert (pixels[30, 20:61] > 0).all()
+    assert not pixels[40:, 20].any(), "point 2 is not visible"
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -76,6 +86,24 @@ def test_every_format_of_a_batch_makes_the_same_picture(
     # A corner that is computed from shares may be rounded to the next pixel.
     assert (pictures[0][below] != pictures[1][below]).mean() < 0.01
     first, second = (pictures[0][below][:96, 96 * n : 96 * n + 96] for n in range(2))
+    assert np.abs(first - first[0, 0]).max() <= 2, "image 0 has no boxes"
+    assert np.abs(second - first[0, 0]).max() > 100
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"targets": "padded"}, {"shapes": "list"}, {"format": "torchvision"}, {"format": "detr"}],
+    ids=str,
+)
+def test_a_batch_alone_shows_its_boxes(tmp_path: Path, options: dict[str, Any]) -> None:
+    file = coco_files.write(tmp_path, coco_files.document())
+    data = {"source": "coco", "root": str(tmp_path / "images"), "annotations": str(file)}
+    steps = ["decode", {"resize": {"size": [96, 96]}}]
+    steps.append({"to_dtype": {"dtype": "float32", "scale": True}})
+    settings = {"batch_size": 2, "device": "cpu", "shuffle": False, "last_batch": "partial"}
+    with gpupipe.load({"data": data, "pipeline": steps}, **settings, **options) as loader:
+        picture = np.asarray(gpupipe.show(next(iter(loader)))).astype(int)[grid.TEXT_HEIGHT :]
+    first, second = picture[:96, :96], picture[:96, 96:192]
     assert np.abs(first - first[0, 0]).max() <= 2, "image 0 has no boxes"
     assert np.abs(second - first[0, 0]).max() > 100
 

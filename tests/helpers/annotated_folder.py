@@ -40,7 +40,8 @@ RAGGED = tuple(SPECS)
 class AnnotatedFolder(Folder):
     """A folder whose images have 0 to `most` boxes each, drawn by the image's number.
 
-    Every third image has none. Each box has a label and 5 points; each image has 0 to 2 tags.
+    Every third image has none, and all have none if `most` is 0. Each box has a label and 5 points;
+    each image has 0 to 2 tags.
     """
 
     most: int = 8
@@ -78,7 +79,7 @@ class AnnotatedFolder(Folder):
 def draw(number: int, size: Any, most: int) -> dict[str, Any]:
     """Return the annotations of one image of `size` [height, width]."""
     rng = np.random.default_rng(number)
-    count = 0 if number % 3 == 2 else int(rng.integers(1, most + 1))
+    count = 0 if number % 3 == 2 or not most else int(rng.integers(1, most + 1))
     high, wide = float(size[0]), float(size[1])
     corners = np.sort(rng.random((count, 2, 2)), 1) * [wide, high]
     points = np.floor(rng.random((count, POINTS, 2)) * [wide, high])

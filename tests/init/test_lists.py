@@ -60,19 +60,20 @@ def test_a_list_that_a_source_reads_is_not_written_again(data: Path) -> None:
     )
 
 
+def test_json_lines_with_whole_paths_are_read_as_they_are(data: Path) -> None:
+    write_images(data, *FOUR)
+    lines = [json.dumps({"file_name": f"a{n}.jpg", "label": "xy"[n % 2]}) for n in range(4)]
+    (data / "train" / "metadata.jsonl").write_text("\n".join(lines))
+    assert "written for it" not in init_and_run("set")
+    assert data_of() == "source: file_list file: set/train/metadata.jsonl path: file_name"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("a.json", json.dumps({f"a{n}.jpg": "xy"[n % 2] for n in range(4)})),
         ("a.json", json.dumps({f"a{n}.jpg": {"species": "xy"[n % 2]} for n in range(4)})),
         ("a.json", json.dumps([{"id": f"a{n}", "class": "xy"[n % 2]} for n in range(4)])),
-        (
-            "train/metadata.jsonl",
-            "".join(
-                json.dumps({"file_name": f"a{n}.jpg", "label": "xy"[n % 2]}) + "\n"
-                for n in range(4)
-            ),
-        ),
         (
             "coco.json",
             json.dumps(
