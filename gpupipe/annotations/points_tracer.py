@@ -135,13 +135,13 @@ class PointsTracer:
         self._mirror(linear, stored)
 
     def crop(self, anchor: Any, shape: Any, fill: tuple[float, ...] | None = None) -> None:
-        self._scale_and_shift(1.0, -self._pairs(anchor)[:, ::-1])
+        self._scale_and_shift(None, -self._pairs(anchor)[:, ::-1])
         self._set_size(self._pairs(shape))
         self._end_at_borders()
 
     def pad(self, before: Any, after: Any, mode: str) -> None:
         before = self._pairs(before)
-        self._scale_and_shift(1.0, before[:, ::-1])
+        self._scale_and_shift(None, before[:, ::-1])
         self._set_size(self.size + before + self._pairs(after))
         self._end_at_borders()
 
@@ -353,24 +353,33 @@ class PointsTracer:
         after = sum(matrix[:, :, n, None] * before[:, None, n] for n in range(3))
         self._state.matrix = np.where(self.present[:, None, None], after, before)
 
-    def _scale_and_shift(self, scale: Any, shift: Any, divisor: Any = 1.0) -> None:
-        """Map [x, y] to [x, y] / divisor * scale + shift, each (B, 2) or one number."""
-        one = np.ones((len(self.present), 2))
-        matrix = np.zeros((len(one), 3, 3))
-        matrix[:, [0, 1], [0, 1]], matrix[:, 2, 2] = one * scale / divisor, 1.0
-        matrix[:, :2, 2] = shift
-        self._multiply(matrix)
+    def _scale_and_shift(self, scale: Any, shift: Any, divisor: Any = None) -> None:
+        """Map [x, y] to [x, y] / divisor * scale + shift, each (B, 2) or one number.
+
+        Without a scale and a divisor, they are only shifted.
+        """
+        is_moved, none = self.present[:, None], np.zeros((len(self.present), 2))
+        shift = np.where(is_moved, shift, none)
+        is_scaled = scale is not None
+        if is_scaled:
+            scale, divisor = (np.where(is_moved, n, none + 1.0) for n in (scale, divisor))
+        matrix = self._state.matrix.copy()
+        rows = matrix[:, :2]
+        if is_scaled:
+            rows *= (scale / divisor)[..., None]
+        rows += shift[..., None] * matrix[:, 2:]
+        self._state.matrix = matrix
         # As one operation a coordinate: it costs a third of moving four corners of each box.
-        is_moved = self.present[:, None]
-        scale, divisor = (np.where(is_moved, n, one) for n in (scale, divisor))
-        shift = np.where(is_moved, shift, 0.0 * one)
         self._state.num_moves += 1
         seen = self._annotations
         for name in (*seen.names("boxes"), *seen.names("points")):
             values, samples = seen.values(name), seen.samples(name)
-            pairs = values.reshape(len(values), int(np.prod(values.shape[1:])) // 2, 2)
-            divisors, scales, shifts = (n[samples, None] for n in (divisor, scale, shift))
-            seen.replace(name, (pairs / divisors * scales + shifts).reshape(values.shape))
+            if not len(values):
+                continue
+            pairs = values.reshape(len(values), -1, 2)
+            if is_scaled:
+                pairs = pairs / divisor[samples, None] * scale[samples, None]
+            seen.replace(name, (pairs + shift[samples, None]).reshape(values.shape))
 
     def _mirror(self, linear: Floats, size: Floats) -> None:
         """Swap and mirror axes, and with them the points that a mirror swaps.
@@ -429,9 +438,10 @@ class PointsTracer:
         clamps = self.present & seen.clamps
         for name in seen.names("boxes"):
             boxes, samples = seen.values(name), seen.samples(name)
-            limit = np.tile(np.where(clamps[:, None], limits, np.inf), 2)[samples]
-            lowest = np.where(clamps, 0.0, -np.inf)[samples, None]
-            seen.replace(name, np.clip(boxes, lowest, limit))
+            limit = np.where(clamps[:, None], limits, np.inf)[samples, None]
+            lowest = np.where(clamps, 0.0, -np.inf)[samples, None, None]
+            clamped = np.minimum(np.maximum(boxes.reshape(-1, 2, 2), lowest), limit)
+            seen.replace(name, clamped.reshape(boxes.shape))
         for name in seen.names("points"):
             if (visibility := seen.visibility(name)) is not None:
                 points, samples = seen.values(name), seen.samples(name)

@@ -4,7 +4,7 @@ torchvision draws in rounds: a minimum overlap (IoU), then up to `trials` window
 overlaps enough with a box. Here a hash of (the sample's seed, the try's number) draws each window,
 so the order in which tries are compared does not matter. The tries of all samples are compared in
 a few NumPy calls, and rounds in which no window can overlap enough are left out. For 32 samples of
-8 boxes it takes about 35 microseconds a sample (measured on a Xeon server CPU).
+8 boxes it takes about 22 microseconds a sample (measured on a Xeon server CPU).
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,12 @@ from gpupipe.sampling import draws
 
 MAX_ROUNDS = 50
 """After so many rounds without a window the image stays whole. torchvision never ends."""
-_FIRST_TRIES = 16
+_FIRST_TRIES = 12
 """How many tries of all samples are compared first. Most samples end there."""
+_GROWTH = 4
+"""The samples that are left make so many times as many tries in all, and so on: few calls cost less
+than few tries.
+"""
 _PORTION = 6000
 """Boxes times tries that are compared at once: larger arrays would leave the cache of a core."""
 _OPTIONS = draws.stream("random_iou_crop options")
@@ -94,14 +98,15 @@ def find_windows(
     """
     found = Windows(np.zeros_like(size), size.copy(), np.zeros(len(size), bool))
     counts = np.diff(offsets)
-    rounds, options = _list_rounds(boxes, offsets, size, seeds, rules)
-    pending, first, end = np.flatnonzero(counts), 0, rounds.shape[1] * rules.trials
+    options = _list_options(boxes, offsets, size, seeds, rules)
+    pending, first, end = np.flatnonzero(counts), 0, options.shape[1] * rules.trials
     while len(pending) and first < end:
         rows, owner = _list_rows(offsets[pending], counts[pending])
-        portion = min(end - first, max(_PORTION // len(rows), 1), max(first, _FIRST_TRIES))
-        nth, trial = np.divmod(np.arange(first, first + portion), rules.trials)
-        numbers = rounds[pending][:, nth] * rules.trials + trial
-        tries = _draw_tries(seeds[pending], numbers, options[pending][:, nth], size[pending], rules)
+        wanted = (_GROWTH - 1) * first or _FIRST_TRIES
+        portion = min(end - first, max(_PORTION // len(rows), 1), wanted)
+        rounds = np.arange(first, first + portion) // rules.trials
+        option = options[pending[:, None], rounds]
+        tries = _draw_tries(seeds[pending], first, option, size[pending], rules)
         overlaps = _compare(boxes[rows], tries, owner)
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         fits = np.logical_or.reduceat(overlaps, starts) & _has_valid_shape(tries, rules)
@@ -117,31 +122,31 @@ def find_windows(
     return found
 
 
-def _list_rounds(
+def _list_options(
     boxes: Floats, offsets: Integers, size: Floats, seeds: Integers, rules: WindowRules
-) -> tuple[Integers, Floats]:
-    """Return the rounds of each sample that can end with a window, and their minimum overlaps.
+) -> Floats:
+    """Return the minimum overlaps of the rounds of each sample that can end with a window.
 
     No window is smaller than `min_scale` of the image. So if all boxes of a sample are small, no
     window reaches a large overlap. The rounds that ask for one are left out.
 
     Returns:
-        Two arrays (B, R): the numbers of the rounds, in order, and their options. Where a sample
-        has fewer rounds than the others, the option is that of the whole image.
+        An array (B, R). Where a sample has fewer rounds than the others, it ends with those of the
+        whole image.
     """
     options = np.array(rules.sampler_options)
     u = draws.uniform(0, 0, seeds, _OPTIONS, MAX_ROUNDS)
-    option = options[np.floor(u * len(options)).astype(int)]
+    option = options[(u * len(options)).astype(int)]
     largest, has_boxes = np.zeros(len(size)), np.diff(offsets) > 0
     if len(boxes):
         areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
         largest[has_boxes] = np.maximum.reduceat(areas, offsets[:-1][has_boxes])
     smallest = np.floor(size * rules.min_scale).prod(-1)
     can_end = (option * smallest[:, None] <= largest[:, None]) | (option >= _WHOLE)
-    count = max(int(can_end.sum(1).max(initial=0)), 1)
-    rounds = np.argsort(~can_end, axis=1, kind="stable")[:, :count]
-    can_end, option = (np.take_along_axis(part, rounds, 1) for part in (can_end, option))
-    return rounds, np.where(can_end, option, _WHOLE)
+    counts = can_end.sum(1)
+    listed = np.full((len(size), max(int(counts.max(initial=0)), 1)), _WHOLE)
+    listed[np.arange(listed.shape[1]) < counts[:, None]] = option[can_end]
+    return listed
 
 
 def _list_rows(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
@@ -157,11 +162,11 @@ def _list_rows(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
 
 
 def _draw_tries(
-    seeds: Integers, numbers: Integers, option: Floats, size: Floats, rules: WindowRules
+    seeds: Integers, first: int, option: Floats, size: Floats, rules: WindowRules
 ) -> _Tries:
-    """Draw the windows of the tries with some `numbers`, (P, S), for the seeds (P,)."""
-    ids = np.repeat(seeds, numbers.shape[1])
-    u = draws.uniform(0, 0, ids, _WINDOWS, 4, numbers.reshape(-1)).reshape(*numbers.shape, 4)
+    """Draw the windows of the tries from number `first` on, with the options (P, S)."""
+    u = draws.uniform(0, 0, seeds, _WINDOWS, 4 * option.shape[1], first=4 * first)
+    u = u.reshape(*option.shape, 4)
     all_height, all_width = size[:, :1], size[:, 1:]
     spread = rules.max_scale - rules.min_scale
     width = np.floor(all_width * (rules.min_scale + spread * u[..., 0]))

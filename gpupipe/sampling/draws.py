@@ -48,6 +48,7 @@ def uniform(
     stream: int,
     num_uniforms: int,
     repeats: NDArray[np.int64] | None = None,
+    first: int = 0,
 ) -> NDArray[np.float64]:
     """Draw uniform numbers in [0, 1), with 53 random bits each.
 
@@ -59,11 +60,12 @@ def uniform(
         num_uniforms: How many draws each sample gets.
         repeats: How often each sample came before in the epoch, int64 (B,); None is the same as all
             zeros.
+        first: How many draws of each sample are left out before the first one.
 
     Returns:
         float64 (B, num_uniforms).
     """
-    bits = _lane_bits(_key(seed, epoch, stream), ids, num_uniforms, repeats)
+    bits = _lane_bits(_key(seed, epoch, stream), ids, num_uniforms, repeats, first)
     fraction = (bits >> np.uint64(11)).astype(np.float64)
     fraction *= 2.0**-53
     return fraction
@@ -109,12 +111,13 @@ def _lane_bits(
     ids: NDArray[np.int64],
     num_uniforms: int,
     repeats: NDArray[np.int64] | None = None,
+    first: int = 0,
 ) -> NDArray[np.uint64]:
     sample = _mix(ids.astype(np.uint64) * _GOLDEN + key)
     if repeats is not None:
         again = _mix(sample + repeats.astype(np.uint64) * _REPEAT)
         sample = np.where(repeats == 0, sample, again)
-    lane = np.arange(num_uniforms, dtype=np.uint64) * _GOLDEN
+    lane = np.arange(first, first + num_uniforms, dtype=np.uint64) * _GOLDEN
     return _mix(np.add.outer(sample, lane) + key)
 
 

@@ -73,6 +73,11 @@ class Op:
     spec: Spec
 
     @property
+    def steps(self) -> tuple[str, ...]:
+        """The keys of all steps whose calls this is; several if calls were joined."""
+        return (self.step,)
+
+    @property
     def primitive(self) -> str:
         """The name of the primitive, such as "color_matrix"."""
         names = re.findall("[A-Z][a-z]*", type(self).__name__.removesuffix("Op"))
@@ -93,10 +98,18 @@ class DecodeOp(Op):
 
 @dataclass(frozen=True)
 class CropOp(Op):
-    """Cuts out `windows[row]`. `fill` is None if the window must lie inside the image."""
+    """Cuts out `windows[row]`. `fill` is None if the window must lie inside the image.
+
+    The crops of `earlier_steps` became a part of this one.
+    """
 
     windows: Rows
     fill: Fill | None
+    earlier_steps: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return (*self.earlier_steps, self.step)
 
 
 @dataclass(frozen=True)

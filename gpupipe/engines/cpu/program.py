@@ -295,4 +295,4 @@ def run_groups(groups: Iterable[Group], content: Content, row: int) -> Pixels:
 
 
 def _list_steps(ops: Iterable[Op]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(op.step for op in ops if op.step))
+    return tuple(dict.fromkeys(step for op in ops for step in op.steps if step))

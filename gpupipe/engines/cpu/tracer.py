@@ -4,15 +4,8 @@
     ops             [DecodeOp, ResizeOp]      and `size` becomes the new size
     program()       the kernels that run them
 
-If no kernel runs a call, Program.check raises NoLoweringError; then the step runs in torch.
-
-A crop, or a warp that enlarges, needs only a part of the image. The extension `gpupipe._jpeg`
-decodes that part alone. Its pixels equal those of a decode of the whole image:
-
-    DecodeOp, CropOp    add_windows -> DecodeOp(windows=...), CropOp
-
-The decoded array still has the size of the whole image. Its pixels outside the window are
-undefined.
+If no kernel runs a call, Program.check raises NoLoweringError; then the step runs in torch. What
+the program decodes and crops is decided in windows.py.
 """
 
 from __future__ import annotations
@@ -31,21 +24,13 @@ from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp, OutputBuffer
 from gpupipe.engines.cpu.ops import Array, in_indices
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
+from gpupipe.engines.cpu.windows import limit_windows, merge_crops
 from gpupipe.pipeline.annotations import Annotations
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import NoLoweringError, Spec
-from gpupipe.runtime.installation import find_extension
 
 Fill = ops.Fill
-_Corner = NDArray[np.float64]
-"""[y, x] of each sample, (B, 2), in pixels."""
-_MARGIN = 2
-"""Pixels that are added on each side of a computed window, since kernels round coordinates."""
-_FAR = 1e9
-"""A coordinate in pixels that is outside every image. Computed corners are clipped to it."""
-_FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
-_jpeg = find_extension("_jpeg")
 
 
 class Tracer:
@@ -193,6 +178,12 @@ class Tracer:
                 windows = np.where((chosen == 1)[:, None], erase.windows, 0)
                 self.ops.append(replace(erase, windows=windows))
                 return
+            case [[], [ops.CropOp() as crop]]:  # so that it can join other crops
+                whole = self._whole(np.zeros(2), self.size)
+                windows = np.where((chosen == 1)[:, None], crop.windows, whole)
+                self.ops.append(replace(crop, windows=windows))
+                self.size = windows[:, 2:].astype(np.float64)
+                return
         programs = [part.program() for part in parts]
         self.ops.append(SwitchOp(*self._origin, programs, chosen.astype(np.int64)))
         size = self.size
@@ -252,8 +243,9 @@ class Tracer:
         if output is not None:
             self.ops.append(DeliverOp(*self._origin, output, self.size))
         cut = self._cut or len(self.ops)
-        with_windows = [*add_windows(self.ops[:cut], self._decoded_size), *self.ops[cut:]]
-        return Program(with_windows, self._rules, self._cut)
+        prefix = limit_windows(self.ops[:cut], self._decoded_size)
+        limited = [*prefix, *merge_crops(self.ops[cut:])]
+        return Program(limited, self._rules, len(prefix) if self._cut else 0)
 
     def _trace_branch(self, branch: Callable[[Tracer], None], present: NDArray[np.bool_]) -> Tracer:
         part = self.fork(self.present & present)
@@ -280,57 +272,3 @@ class Tracer:
         for n, pair in enumerate(pairs):
             rows[:, 2 * n : 2 * n + 2] = pair
         return rows
-
-
-def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:
-    """Return the operations, so that a DecodeOp decodes only what a crop or warp after it reads.
-
-    Args:
-        traced: Successive operations. The output of each goes to the next one alone.
-        size: [height, width] of the decoded images, (B, 2).
-    """
-    if _jpeg is None:
-        return list(traced)
-    match list(traced[:3]):
-        case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_]:
-            first, end = _find_edges(crop)
-        case [ops.DecodeOp() as decode, ops.ResizeOp() as resize, ops.CropOp() as crop]:
-            first, end = _find_resized(size / resize.sizes, resize, crop)
-        case [ops.DecodeOp() as decode, ops.WarpOp() as warp, *_]:
-            first, end = _find_warped(warp)
-        case _:
-            return list(traced)
-    first, end = np.maximum(first, 0.0), np.minimum(end, size)
-    is_inside = (end > first).all(-1, keepdims=True)  # where it is not, decode the whole image
-    first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
-    windows = np.concatenate([first, end - first], -1).astype(np.int64)
-    return [replace(decode, windows=windows), *traced[1:]]
-
-
-def _find_edges(crop: ops.CropOp) -> tuple[_Corner, _Corner]:
-    """Return [top, left] and [bottom, right] of the windows of a crop."""
-    windows = crop.windows.astype(np.float64)
-    return windows[:, :2], windows[:, :2] + windows[:, 2:]
-
-
-def _find_resized(
-    scale: NDArray[np.float64], resize: ops.ResizeOp, crop: ops.CropOp
-) -> tuple[_Corner, _Corner]:
-    """Return [top, left] and [bottom, right] of the pixels that a resize reads for a crop.
-
-    `crop` cuts the output of `resize`. `scale` is the input size over the output size, (B, 2).
-    """
-    first, end = _find_edges(crop)
-    reach = np.ceil(np.maximum(scale, 1.0) * _FILTER_RADIUS[resize.interpolation]) + _MARGIN
-    return np.floor(first * scale) - reach, np.ceil(end * scale) + reach
-
-
-def _find_warped(warp: ops.WarpOp) -> tuple[_Corner, _Corner]:
-    """Return [top, left] and [bottom, right] of the pixels that a warp reads, with a margin."""
-    bottom, right = warp.sizes.T - 1.0
-    none, one = np.zeros_like(right), np.ones_like(right)
-    corners = np.array([[none, right, none, right], [none, none, bottom, bottom], [one] * 4])
-    points = np.einsum("bij,jkb->bik", warp.matrices, corners)[:, ::-1]  # (B, 2, 4), y before x
-    points = np.clip(points, -_FAR, _FAR)
-    end = np.ceil(points.max(-1)) + 1 + _FILTER_RADIUS[warp.interpolation] + _MARGIN
-    return np.floor(points.min(-1)) - _MARGIN, end

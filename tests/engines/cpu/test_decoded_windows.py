@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.cpu import tracer
+from gpupipe.engines.cpu import windows as limits
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.ops import DecodeOp
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.tracer import Tracer, add_windows
+from gpupipe.engines.cpu.tracer import Tracer
+from gpupipe.engines.cpu.windows import add_windows
 from gpupipe.pipeline.step import Spec
 from helpers.loaders import loading
 from helpers.reference import by_id
@@ -101,6 +102,13 @@ PIPELINES: list[list[Any]] = [
     [{"resize": {"size": 300, "antialias": False}}, {"random_crop": {"size": 90}}],
     [{"center_crop": {"size": [300, 100]}}],
     [{"random_crop": {"size": 200, "padding": 30}}],
+    [{"random_zoom_out": {"fill": 9, "p": 0.7}}, {"random_crop": {"size": 90}}],
+    ["random_photometric_distort", {"random_crop": {"size": 90}}],
+    [
+        {"color_jitter": {"brightness": 0.5, "saturation": 0.5, "hue": 0.1}},
+        {"random_zoom_out": {"fill": 9, "p": 0.5}},
+        {"random_crop": {"size": 200}},
+    ],
     *(
         [{"random_affine": {**AFFINE, "interpolation": interpolation}}]
         for interpolation in ("nearest", "bilinear")
@@ -121,12 +129,12 @@ def test_the_pixels_of_a_pipeline_do_not_change(
             used.extend(() if added[0].windows is None else added[0].windows)
         return added
 
-    monkeypatch.setattr(tracer, "add_windows", add_and_note)
+    monkeypatch.setattr(limits, "add_windows", add_and_note)
     decode_step = {"decode": {"mode": mode}}
     with load(faces, [decode_step, *steps]) as loader:
         found = by_id(loader)
     assert used
-    monkeypatch.setattr(tracer, "_jpeg", None)
+    monkeypatch.setattr(limits, "_jpeg", None)
     with load(faces, [decode_step, *steps]) as loader:
         expected = by_id(loader)
     assert found.keys() == expected.keys()

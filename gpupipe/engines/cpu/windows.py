@@ -1,0 +1,179 @@
+"""Limits what a program decodes and computes to the pixels that are needed.
+
+Successive crops become one. So the canvas of a random_zoom_out is never made:
+
+    CropOp(fill=...), CropOp    merge_crops -> CropOp(fill=...)
+
+A crop, or a warp that enlarges, needs only a part of the image. The extension `gpupipe._jpeg`
+decodes that part alone. Its pixels equal those of a decode of the whole image:
+
+    DecodeOp, CropOp            add_windows -> DecodeOp(windows=...), CropOp
+    DecodeOp, ColorOp, CropOp               -> DecodeOp(windows=...), CropOp, ColorOp, CropOp
+
+The decoded array still has the size of the whole image. Its pixels outside the window are
+undefined. The colours of those are not changed either, except in samples in which a change depends
+on the whole image, as adjust_contrast does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.augment.color_ops import COLOR_OPS
+from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.program import SwitchOp
+from gpupipe.runtime.installation import find_extension
+
+_Corner = NDArray[np.float64]
+"""[y, x] of each sample, (B, 2), in pixels."""
+_MARGIN = 2
+"""Pixels that are added on each side of a computed window, since kernels round coordinates."""
+_FAR = 1e9
+"""A coordinate in pixels that is outside every image. Computed corners are clipped to it."""
+_FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
+_OF_ONE_PIXEL = {"adjust_saturation", "adjust_hue", "permute_channels"}
+"""Functions of COLOR_OPS whose result depends on all channels of one pixel, but on no
+other pixel.
+"""
+_jpeg = find_extension("_jpeg")
+
+
+def limit_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:
+    """Return operations with the same result that decode and compute only what is needed.
+
+    Args:
+        traced: Successive operations. The output of each goes to the next one alone.
+        size: [height, width] of the decoded images, (B, 2).
+    """
+    return add_windows(merge_crops(traced), size)
+
+
+def merge_crops(traced: Sequence[ops.Op]) -> list[ops.Op]:
+    """Return the operations with one crop in place of a crop with a fill and a crop of its result.
+
+    The second crop must lie inside that result, or have the same fill.
+    """
+    merged: list[ops.Op] = []
+    for op in traced:
+        last = merged[-1] if merged else None
+        if isinstance(op, ops.CropOp) and isinstance(last, ops.CropOp) and last.fill is not None:
+            inner, outer = op.windows, last.windows
+            if op.fill == last.fill or ops.are_inside(inner, outer[:, 2:]):
+                windows = np.concatenate([outer[:, :2] + inner[:, :2], inner[:, 2:]], -1)
+                earlier = (*last.earlier_steps, last.step)
+                merged[-1] = replace(last, step=op.step, windows=windows, earlier_steps=earlier)
+                continue
+        merged.append(op)
+    return merged
+
+
+def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:
+    """Return the operations, so that a DecodeOp decodes only what a crop or warp after it reads.
+
+    See `limit_windows` for the arguments.
+    """
+    if _jpeg is None:
+        return list(traced)
+    match list(traced[:3]):
+        case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_]:
+            first, end = _find_edges(crop)
+        case [ops.DecodeOp() as decode, ops.ResizeOp() as resize, ops.CropOp() as crop]:
+            first, end = _find_resized(size / resize.sizes, resize, crop)
+        case [ops.DecodeOp() as decode, ops.WarpOp() as warp, *_]:
+            first, end = _find_warped(warp)
+        case _:
+            return _add_windows_before_colors(traced, size)
+    return [_decode_window(decode, first, end, size), *traced[1:]]
+
+
+def _decode_window(
+    decode: ops.DecodeOp, first: _Corner, end: _Corner, size: NDArray[np.float64]
+) -> ops.DecodeOp:
+    """Return a decode of the windows from `first` to `end`, as far as they are in the image."""
+    first, end = np.maximum(first, 0.0), np.minimum(end, size)
+    is_inside = (end > first).all(-1, keepdims=True)  # where it is not, decode the whole image
+    first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
+    windows = np.concatenate([first, end - first], -1).astype(np.int64)
+    return replace(decode, windows=windows)
+
+
+def _add_windows_before_colors(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:
+    """Return the operations of `add_windows` for changes of colours between decode and crop."""
+    if not traced or not isinstance(decode := traced[0], ops.DecodeOp):
+        return list(traced)
+    is_whole, count = np.zeros(len(size), bool), 1
+    for op in traced[1:]:
+        needs_whole = _find_whole(op, len(size))
+        if needs_whole is None:
+            break
+        is_whole |= needs_whole
+        count += 1
+    crop = traced[count] if count < len(traced) else None
+    if not isinstance(crop, ops.CropOp):
+        return list(traced)
+    if crop.fill is None and not ops.are_inside(crop.windows, size.astype(np.int64)):
+        return list(traced)  # the kernel of the crop raises the error
+    first, end = _find_edges(crop)
+    first, end = np.where(is_whole[:, None], 0.0, first), np.where(is_whole[:, None], size, end)
+    decode = _decode_window(decode, first, end, size)
+    windows = decode.windows
+    assert windows is not None
+    before = ops.CropOp(crop.step, traced[1].spec, windows, None)
+    shifted = crop.windows - np.pad(windows[:, :2], ((0, 0), (0, 2)))
+    return [decode, before, *traced[1:count], replace(crop, windows=shifted), *traced[count + 1 :]]
+
+
+def _find_whole(op: ops.Op, count: int) -> NDArray[np.bool_] | None:
+    """Return for which samples a change of colours depends on more than the pixel that it changes.
+
+    Returns:
+        bool (B,); None if the operation is no change of colours.
+    """
+    if isinstance(op, ops.ColorMatrixOp):
+        return np.zeros(count, bool)
+    if isinstance(op, ops.ColorOp):
+        is_pointwise = op.name in _OF_ONE_PIXEL or COLOR_OPS[op.name].is_pointwise
+        return np.full(count, not is_pointwise)
+    if not isinstance(op, SwitchOp):
+        return None
+    is_whole = np.zeros(count, bool)
+    for n, branch in enumerate(op.branches):
+        for inner in branch.ops:
+            needs_whole = _find_whole(inner, count)
+            if needs_whole is None:
+                return None
+            is_whole |= needs_whole & (op.index == n)
+    return is_whole
+
+
+def _find_edges(crop: ops.CropOp) -> tuple[_Corner, _Corner]:
+    """Return [top, left] and [bottom, right] of the windows of a crop."""
+    windows = crop.windows.astype(np.float64)
+    return windows[:, :2], windows[:, :2] + windows[:, 2:]
+
+
+def _find_resized(
+    scale: NDArray[np.float64], resize: ops.ResizeOp, crop: ops.CropOp
+) -> tuple[_Corner, _Corner]:
+    """Return [top, left] and [bottom, right] of the pixels that a resize reads for a crop.
+
+    `crop` cuts the output of `resize`. `scale` is the input size over the output size, (B, 2).
+    """
+    first, end = _find_edges(crop)
+    reach = np.ceil(np.maximum(scale, 1.0) * _FILTER_RADIUS[resize.interpolation]) + _MARGIN
+    return np.floor(first * scale) - reach, np.ceil(end * scale) + reach
+
+
+def _find_warped(warp: ops.WarpOp) -> tuple[_Corner, _Corner]:
+    """Return [top, left] and [bottom, right] of the pixels that a warp reads, with a margin."""
+    bottom, right = warp.sizes.T - 1.0
+    none, one = np.zeros_like(right), np.ones_like(right)
+    corners = np.array([[none, right, none, right], [none, none, bottom, bottom], [one] * 4])
+    points = np.einsum("bij,jkb->bik", warp.matrices, corners)[:, ::-1]  # (B, 2, 4), y before x
+    points = np.clip(points, -_FAR, _FAR)
+    end = np.ceil(points.max(-1)) + 1 + _FILTER_RADIUS[warp.interpolation] + _MARGIN
+    return np.floor(points.min(-1)) - _MARGIN, end

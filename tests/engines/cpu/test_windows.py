@@ -1,0 +1,99 @@
+"""Successive crops become one, and colours are changed only where a crop needs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpupipe.engines.cpu.lowering import find_rules
+from gpupipe.engines.cpu.ops import ColorOp, CropOp, DecodeOp, as_array
+from gpupipe.engines.cpu.program import SwitchOp
+from gpupipe.engines.cpu.tracer import Tracer
+from gpupipe.engines.cpu.windows import limit_windows, merge_crops
+from gpupipe.pipeline.step import Spec
+
+SPEC = Spec("uint8", (None, None), 3)
+SIZE = np.array([[40.0, 60.0]])
+FILL = (7.0, 8.0, 9.0)
+
+
+@pytest.fixture
+def image() -> Any:
+    return np.random.default_rng(0).integers(0, 256, (40, 60, 3)).astype(np.uint8)
+
+
+def trace(*crops: tuple[list[int], list[int], Any]) -> Tracer:
+    tracer = Tracer(SIZE, find_rules(), SPEC)
+    for number, (anchor, shape, fill) in enumerate(crops):
+        tracer.begin_step(f"crop{number}", SPEC)
+        tracer.crop(anchor, shape, fill)
+    return tracer
+
+
+@pytest.mark.parametrize("inner", [[0, 0], [15, 10], [100, 90]], ids=str)
+def test_the_canvas_of_a_zoom_out_is_not_made(inner: list[int], image: Any) -> None:
+    tracer = trace(([-20, -30], [120, 150], FILL), (inner, [20, 60], None))
+    (crop,) = merge_crops(tracer.ops)
+    assert isinstance(crop, CropOp)
+    assert crop.windows.tolist() == [[inner[0] - 20, inner[1] - 30, 20, 60]]
+    assert crop.steps == ("crop0", "crop1")
+    canvas = np.empty((120, 150, 3), np.uint8)
+    canvas[:] = FILL
+    canvas[20:60, 30:90] = image
+    expected = canvas[inner[0] : inner[0] + 20, inner[1] : inner[1] + 60]
+    assert (as_array(tracer.program().run(image, 0)) == expected).all()
+
+
+def test_a_crop_that_leaves_a_canvas_of_another_fill_stays(image: Any) -> None:
+    tracer = trace(([-2, -3], [44, 66], FILL), ([-5, 0], [20, 20], (0.0,)))
+    assert len(merge_crops(tracer.ops)) == 2
+    found = as_array(tracer.program().run(image, 0))
+    assert (found[:5] == 0).all()
+    assert (found[5:7] == FILL).all()
+
+
+def test_a_crop_without_fill_is_not_joined() -> None:
+    """Its kernel raises the error of a window that is outside."""
+    tracer = trace(([0, 0], [50, 50], None), ([0, 0], [20, 20], None))
+    assert len(merge_crops(tracer.ops)) == 2
+
+
+def test_a_crop_of_some_samples_is_a_crop_of_all() -> None:
+    tracer = Tracer(np.repeat(SIZE, 2, 0), find_rules(), SPEC)
+    none: Any = lambda part: None  # noqa: E731
+    tracer.switch([0, 1], [none, lambda part: part.crop([-1, -2], [50, 70], FILL)])
+    (crop,) = tracer.ops
+    assert isinstance(crop, CropOp)
+    assert crop.windows.tolist() == [[0, 0, 40, 60], [-1, -2, 50, 70]]
+    assert tracer.size.tolist() == [[40, 60], [50, 70]]
+
+
+@pytest.mark.parametrize(("name", "is_whole"), [("adjust_hue", False), ("adjust_contrast", True)])
+@pytest.mark.parametrize("is_switch", [True, False])
+def test_colours_are_changed_where_a_crop_needs_them(
+    name: str, is_whole: bool, is_switch: bool
+) -> None:
+    tracer = Tracer(np.repeat(SIZE, 2, 0), find_rules(), SPEC)
+    tracer.decode("rgb", False)
+    value = np.full(2, 0.1)
+    if is_switch:
+        none: Any = lambda part: None  # noqa: E731
+        tracer.switch([0, 1], [none, lambda part: part.color(name, value)])
+    else:
+        tracer.color(name, value)
+    tracer.crop([[-5, 10], [3, 4]], [[20, 20], [30, 40]], FILL)
+    decode, before, color, crop = limit_windows(tracer.ops, tracer._decoded_size)
+    assert isinstance(decode, DecodeOp)
+    assert isinstance(before, CropOp)
+    assert isinstance(color, SwitchOp if is_switch else ColorOp)
+    assert isinstance(crop, CropOp)
+    needed, whole = [[0, 10, 15, 20], [3, 4, 30, 40]], [0, 0, 40, 60]
+    expected = [
+        whole if is_whole and not is_switch else needed[0],
+        whole if is_whole else needed[1],
+    ]
+    assert before.windows.tolist() == expected
+    shifted = crop.windows + np.pad(before.windows[:, :2], ((0, 0), (0, 2)))
+    assert shifted.tolist() == [[-5, 10, 20, 20], [3, 4, 30, 40]]
