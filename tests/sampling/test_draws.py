@@ -304,3 +304,9 @@ def test_the_parts_of_a_vector_are_drawn_independently() -> None:
     assert (found[:, 1] == 5).all()
     correlation = np.corrcoef(found[:, [0, 2, 3]].T) - np.eye(3)
     assert np.abs(correlation).max() < 5 / np.sqrt(COUNT)
+
+
+def test_the_first_draws_can_be_left_out() -> None:
+    ids = np.arange(5)
+    every = draws.uniform(1, 2, ids, 3, 12)
+    assert (draws.uniform(1, 2, ids, 3, 5, first=7) == every[:, 7:]).all()

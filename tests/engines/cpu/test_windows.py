@@ -14,7 +14,7 @@ from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.engines.cpu.windows import limit_windows, merge_crops
 from gpupipe.pipeline.step import Spec
 
-SPEC = Spec("uint8", (None, None), 3)
+SPEC = Spec.of_image(3)
 SIZE = np.array([[40.0, 60.0]])
 FILL = (7.0, 8.0, 9.0)
 
