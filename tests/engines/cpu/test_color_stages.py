@@ -300,7 +300,7 @@ def test_other_changes_end_a_series() -> None:
     tracer.switch(np.array([0, 1]), [lambda part: None, lambda part: part.crop((0, 0), (9, 9))])
     tracer.color("invert")
     names = [kernel.name for kernel, _ in tracer.program().groups]
-    assert names == ["kernels.color", "switch", "kernels.color"]
+    assert names == ["kernels.color", "crop", "kernels.color"]
 
 
 @pytest.mark.parametrize("has_reference", [False, True])
