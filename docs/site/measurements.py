@@ -17,6 +17,7 @@ SOURCES = (
 )
 """What the table of the front page links to."""
 _OTHER_SCRIPTS = {
+    "detector": "examples/train_detector.py",
     "first_gpu": "benchmarks/first_gpu.sh",
     "ray": "benchmarks/ray_engine.py",
     "server_pipelining": "examples/server.py",
