@@ -8,13 +8,13 @@ process stops to scale.
     # one pipeline, one process, one line of JSON
     python benchmarks/gil.py --one cpu simclr
 
-Method: the loader runs with one thread, and a thread of C++ on another core tries to take the lock
-40 us after its last try on average, at random moments. The lock is held while a try waits; of the
-time between the tries it is held in the share of the tries that have to wait. Both together, as a
-share of the time, times the time an image, are the microseconds. This is rather too much: a try
-that has waited needs some microseconds to wake up. The error that is stated is two standard
-deviations of the share of tries that wait, if they are independent. What the loop over the batches
-does itself is counted too. CPU time is that of the process, without the probe's.
+Method: the loader runs with one thread, torch too, and a thread of C looks about every 50 us, at
+random moments, whether the lock is held. It reads the flag of the lock, and never takes the lock.
+The share of the looks at which it is held, times the time an image, are the microseconds. So a
+thread that holds the lock and waits for a core counts too. The error that is stated is two standard
+deviations of that share, if the looks are independent. What the loop over the batches does itself
+is counted too, and the start of an epoch, here every 1000 images. CPU time is that of the process,
+without the probe's.
 
 The model: a process with N cores makes min(N / CPU time, 1 / lock time) images a second.
 """
@@ -30,8 +30,9 @@ import sys
 import sysconfig
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import baselines
 import harness
@@ -42,25 +43,26 @@ _RECIPES = ("torchvision_resnet50_v2", "timm_a2", "simclr", "dino_v2", "byol", "
 _GOALS = dict.fromkeys((*baselines.WORKLOADS, "torchvision_resnet50_v2"), 12.0)
 _RECIPE_GOAL = 25.0
 _BATCH_SIZE = 128
-_LEAST_WAIT_NS = 1000
+_PERIOD_NS = 50_000
 _MODEL_CORES = (1, 8, 32, 96)
 _WARM_SECONDS = 1.0
 
 
-class Counts(ctypes.Structure):
-    """What the probe counts: see lock_probe.cpp."""
+class Counts(NamedTuple):
+    """What the probe counts: how often it looked, and how often the lock was held."""
 
-    _fields_ = [(name, ctypes.c_int64) for name in ("tries", "waits", "waited_ns", "spun_ns")]
-    tries: int
-    waits: int
-    waited_ns: int
-    spun_ns: int
+    looks: int
+    held: int
 
     @property
-    def held_share(self) -> float:
+    def share(self) -> float:
         """The share of the time in which the lock is held."""
-        between = self.spun_ns * self.waits / self.tries
-        return (self.waited_ns + between) / (self.waited_ns + self.spun_ns)
+        return self.held / self.looks
+
+    @property
+    def error(self) -> float:
+        """Two standard deviations of the share."""
+        return 2 * math.sqrt(self.share * (1 - self.share) / self.looks)
 
 
 def main() -> None:
@@ -100,8 +102,11 @@ def _arguments() -> argparse.Namespace:
 
 def one(engine: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure one pipeline here."""
+    import torch
+
     import gpupipe.loader
 
+    torch.set_num_threads(1)
     config, options = _pipeline(name, arguments)
     options |= {"engine": engine, "device": "cpu", "threads": 1}
     probe = load_probe(arguments.data)
@@ -124,62 +129,64 @@ def _pipeline(name: str, arguments: argparse.Namespace) -> tuple[Any, dict[str, 
     return name, {"batch_size": _BATCH_SIZE, "repeats": 1, "data": data}
 
 
-def measure(loader: Any, probe: Any, seconds: float) -> dict[str, Any]:
+def measure(loader: Any, probe: Callable[[float], Counts], seconds: float) -> dict[str, Any]:
     """Run epochs while the probe runs; return microseconds an image, with the error.
 
     The last epoch runs on after the probe: its images count up to the probe's end.
     """
-    counts, cpu = Counts(), [0.0]
+    found: list[tuple[Counts, float]] = []
 
     def run_probe() -> None:
         before = time.thread_time()
-        probe(seconds, _LEAST_WAIT_NS, ctypes.byref(counts))
-        cpu[0] = time.thread_time() - before
+        counts = probe(seconds)
+        found.append((counts, time.thread_time() - before))
 
     thread = threading.Thread(target=run_probe)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(10.0)  # so that a try does not interrupt the holder of the lock
-    try:
-        images, used, started = 0, time.process_time(), time.perf_counter()
-        thread.start()
-        while thread.is_alive():
-            for batch in loader:
-                images += len(batch["label"])
-                if not thread.is_alive():
-                    break
-        wall = time.perf_counter() - started
-        used = time.process_time() - used - cpu[0]
-    finally:
-        sys.setswitchinterval(interval)
-        thread.join()
-    share = counts.waits / counts.tries
-    error = 2 * math.sqrt(share * (1 - share) / counts.tries)
+    images, used, started = 0, time.process_time(), time.perf_counter()
+    thread.start()
+    while thread.is_alive():
+        for batch in loader:
+            images += len(batch["label"])
+            if not thread.is_alive():
+                break
+    thread.join()
+    wall, used = time.perf_counter() - started, time.process_time() - used
+    ((counts, probes_own),) = found
     microseconds = 1e6 * wall / images
-    lock, cpu_time = counts.held_share * microseconds, 1e6 * used / images
+    lock, cpu_time = counts.share * microseconds, 1e6 * (used - probes_own) / images
     return {
         "lock_us": lock,
-        "lock_error_us": error * microseconds,
+        "lock_error_us": counts.error * microseconds,
         "cpu_us": cpu_time,
         "images": images,
-        "tries": counts.tries,
-        "waits": counts.waits,
+        **counts._asdict(),
         "model_rates": {n: 1e6 * min(n / cpu_time, 1 / lock) for n in _MODEL_CORES},
     }
 
 
-def load_probe(data: Path) -> Any:
-    """Compile lock_probe.cpp in the folder of made data, and return its function."""
-    source = Path(__file__).with_name("lock_probe.cpp")
+def load_probe(data: Path) -> Callable[[float], Counts]:
+    """Compile lock_probe.c in the folder of made data.
+
+    Returns:
+        A function that looks at the lock for so many seconds.
+    """
+    source = Path(__file__).with_name("lock_probe.c")
     library = data / f"lock_probe-{sys.version_info[1]}-{source.stat().st_mtime_ns}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         include = f"-I{sysconfig.get_path('include')}"
-        command = ["c++", "-std=c++17", "-O2", "-shared", "-fPIC", include, str(source), "-o"]
+        command = ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", include, str(source), "-o"]
         subprocess.run([*command, str(library)], check=True)
-    function = ctypes.PyDLL(str(library)).probe_lock
-    function.argtypes = [ctypes.c_double, ctypes.c_int64, ctypes.c_void_p]
+    function = ctypes.CDLL(str(library)).probe_lock
+    function.argtypes = [ctypes.c_double, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
     function.restype = None
-    return function
+
+    def probe(seconds: float) -> Counts:
+        looks, held = ctypes.c_int64(), ctypes.c_int64()
+        function(seconds, _PERIOD_NS, ctypes.byref(looks), ctypes.byref(held))
+        return Counts(looks.value, held.value)
+
+    return probe
 
 
 def describe(name: str, found: dict[str, Any]) -> str:

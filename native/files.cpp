@@ -1,7 +1,7 @@
 // Reads files and their sizes without the GIL, many in one call.
 #include "buffer.h"
 #include "crc32.h"
-#include "without_gil.h"
+#include "stage.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <string>
 
 namespace gpupipe {
 namespace {
@@ -55,17 +56,16 @@ class Part {
   Part() = default;
   Part(const Part&) = delete;
   Part& operator=(const Part&) = delete;
-  ~Part() {
-    std::free(data_);
-    Py_XDECREF(path_);
-  }
+  ~Part() { std::free(data_); }
 
   // Takes a tuple (path, offset, length).
   bool parse(PyObject* tuple) {
     if (!PyTuple_Check(tuple)) return refuse("a part is no tuple (path, offset, length)");
-    PyObject* length;
-    if (!PyArg_ParseTuple(tuple, "O&LO", PyUnicode_FSConverter, &path_, &offset_, &length))
+    PyObject *path, *length;
+    if (!PyArg_ParseTuple(tuple, "O&LO", PyUnicode_FSConverter, &path, &offset_, &length))
       return false;
+    const Reference owner(path);
+    path_.assign(PyBytes_AS_STRING(path), size_t(PyBytes_GET_SIZE(path)));
     if (length != Py_None) length_ = PyLong_AsLongLong(length);
     if (PyErr_Occurred()) return false;
     if (offset_ < 0 || (length != Py_None && length_ < 0))
@@ -73,10 +73,17 @@ class Part {
     return true;
   }
 
+  // Reads a whole file instead.
+  void set_path(std::string path) { path_ = std::move(path); }
+
   // Does not touch Python.
   void run() {
+    if (path_.find('\0') != std::string::npos) {  // it would end the path
+      error_ = EINVAL;
+      return;
+    }
     // Without O_NONBLOCK, opening a FIFO would wait for a writer.
-    const int file = ::open(PyBytes_AS_STRING(path_), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) {
       error_ = errno;
       return;
@@ -117,7 +124,7 @@ class Part {
     return 0;
   }
 
-  PyObject* path_ = nullptr;
+  std::string path_;
   int64_t offset_ = 0, length_ = -1, received_ = 0;
   uint8_t* data_ = nullptr;
   int error_ = 0;
@@ -183,6 +190,52 @@ PyObject* read_files(PyObject* module, PyObject* parts) { return run_each<Part>(
 
 PyObject* read_files_and_crcs(PyObject* module, PyObject* parts) {
   return run_each<CheckedPart>(module, parts);
+}
+
+PyObject* read_paths(PyObject*, PyObject* arguments) {
+  const char* folder;
+  Py_ssize_t folder_size;
+  PyObject *name_object, *offset_object, *row_object;
+  RowValues<uint8_t> names;
+  RowValues<int64_t> offsets, rows;
+  if (!PyArg_ParseTuple(arguments, "y#OOO", &folder, &folder_size, &name_object, &offset_object,
+                        &row_object) ||
+      !names.open(name_object, "the names", 1) || !offsets.open(offset_object, "the offsets", 1) ||
+      !rows.open(row_object, "the rows", 1))
+    return nullptr;
+  const size_t count = size_t(rows.rows());
+  const std::unique_ptr<Part[]> parts(new (std::nothrow) Part[count]);
+  if (!parts) return PyErr_NoMemory();
+  for (size_t n = 0; n < count; ++n) {
+    const int64_t row = *rows[Py_ssize_t(n)];
+    if (row < 0 || row >= offsets.rows() - 1) {
+      PyErr_Format(PyExc_IndexError, "there is no row %lld", static_cast<long long>(row));
+      return nullptr;
+    }
+    const int64_t begin = *offsets[row], end = *offsets[row + 1];
+    if (begin < 0 || end < begin || end > names.rows()) {
+      refuse("an offset is not inside the names");
+      return nullptr;
+    }
+  }
+  const auto run_all = [&] {
+    for (size_t n = 0; n < count; ++n) {
+      const int64_t row = *rows[Py_ssize_t(n)], begin = *offsets[row], end = *offsets[row + 1];
+      const bool is_absolute = end > begin && *names[begin] == '/';
+      std::string path(folder, is_absolute ? 0 : size_t(folder_size));
+      path.append(reinterpret_cast<const char*>(names[begin]), size_t(end - begin));
+      parts[n].set_path(std::move(path));
+      parts[n].run();
+    }
+  };
+  if (!run_without_gil(run_all)) return nullptr;
+  Reference results(PyList_New(Py_ssize_t(count)));
+  for (size_t n = 0; results && n < count; ++n) {
+    PyObject* const result = parts[n].take();
+    if (!result) return nullptr;
+    PyList_SET_ITEM(results.get(), Py_ssize_t(n), result);
+  }
+  return results.release();
 }
 
 PyObject* stat_files(PyObject* module, PyObject* paths) {

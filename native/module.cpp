@@ -25,6 +25,8 @@ PyObject* warp_stage(PyObject*, PyObject* arguments);
 PyObject* convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
 PyObject* read_files_and_crcs(PyObject*, PyObject* parts);
+PyObject* read_jpeg_headers(PyObject*, PyObject* files);
+PyObject* read_paths(PyObject*, PyObject* arguments);
 PyObject* stat_files(PyObject*, PyObject* paths);
 PyObject* normal_field(PyObject*, PyObject* arguments);
 PyObject* uniform_field(PyObject*, PyObject* arguments);
@@ -169,6 +171,14 @@ PyMethodDef kMethods[] = {
      "read_files_and_crcs(parts) -> list\n\n"
      "Read parts of files as read_files does. For each, return a tuple of its bytes and their "
      "CRC-32, or the number of an error."},
+    {"read_jpeg_headers", read_jpeg_headers, METH_O,
+     "read_jpeg_headers(files) -> list\n\n"
+     "For each buffer, return (height, width, channels, end) of a plain JPEG of one scan without "
+     "EXIF, where `end` is how many of the first bytes hold the header; None for other files."},
+    {"read_paths", read_paths, METH_VARARGS,
+     "read_paths(folder, names, offsets, rows) -> list\n\n"
+     "Read whole files. `folder` is bytes, and file i has the name names[offsets[i] : offsets[i + "
+     "1]], of uint8, where `offsets` and `rows` are int64.\nReturn as read_files does."},
     {"stat_files", stat_files, METH_O,
      "stat_files(paths) -> list\n\n"
      "For each path, return the file's size in bytes and the time of its last change in ns, or "

@@ -7,6 +7,7 @@ concatenates several columns.
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray, join_strings
-from gpupipe.dataset.reading import Span, read_spans, read_states
+from gpupipe.dataset.reading import Span, read_paths, read_spans, read_states
 from gpupipe.runtime.files import is_irregular
 
 T = TypeVar("T")
@@ -32,7 +33,12 @@ class FileColumn(Column):
         return len(self.paths)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        return read_spans([self.span(row) for row in rows.tolist()])
+        contents = read_paths(self._folder, self.paths.data, self.paths.offsets, rows)
+        return contents or read_spans([self.span(row) for row in rows.tolist()])
+
+    @cached_property
+    def _folder(self) -> bytes:
+        return os.fsencode(os.path.join(self.root, ""))
 
     def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
         return self.span(row).read_ends(head, tail)

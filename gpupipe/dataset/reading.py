@@ -85,6 +85,30 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
     return [_check_length(*pair) for pair in zip(spans, parts, strict=True)]
 
 
+def read_paths(
+    folder: bytes, names: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64]
+) -> list[NDArray[np.uint8]] | None:
+    """Read whole files into writable arrays, uint8 (bytes,) each.
+
+    The extension puts the paths together and reads the files in one call, without the GIL.
+
+    Args:
+        folder: The folder, with a "/" at its end.
+        names: The bytes of all names; see StringArray.
+        offsets: Where each name begins, int64 (N + 1,).
+        rows: The positions of the names of the files to read.
+
+    Returns:
+        None without the extension, or if a file cannot be read: `read_spans` says why.
+    """
+    if _extension is None:
+        return None
+    contents = _extension.read_paths(folder, names, offsets, rows)
+    if any(isinstance(content, int) for content in contents):
+        return None
+    return [np.frombuffer(content, np.uint8) for content in contents]
+
+
 def read_spans_and_crcs(spans: Sequence[Span]) -> tuple[list[NDArray[np.uint8]], list[int]]:
     """Read the bytes of spans into writable arrays, and compute the CRC-32 of each.
 

@@ -89,11 +89,14 @@ class Decoder(ABC):
             if `loader.decoder` names it.
         formats: Formats that only this decoder reads. If the decoder is not installed, an error
             about a file of these formats names the decoder.
+        accepts_plain_jpegs: Whether `probe` returns the header of all plain JPEGs of one scan, as
+            `image_header.read_header` does. Then it need not be called for them.
         extra: The pip extra of gpupipe that installs the decoder's library; "" if none does.
     """
 
     place: ClassVar[int | None] = 100
     formats: ClassVar[frozenset[str]] = frozenset()
+    accepts_plain_jpegs: ClassVar[bool] = False
     extra: ClassVar[str] = ""
 
     @abstractmethod

@@ -18,9 +18,14 @@ Every byte of the header must be valid. An image that raises any doubt is not pl
 import re
 import struct
 import threading
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from gpupipe.decoders.decoder import CannotDecodeError, Header, read_orientation
+from gpupipe.runtime.installation import find_extension
+
+_extension = find_extension()
 
 _RIFF = b"RIFF"
 _MAGIC = {
@@ -79,6 +84,27 @@ def keep_header(data: Any) -> None:
     if data is not None:
         _kept.header = read_header(data)
         _kept.data = data
+
+
+def read_jpeg_headers(files: Sequence[Any]) -> list[Header | None]:
+    """Parse the headers of several files in one call of the extension, without the GIL.
+
+    Args:
+        files: All bytes of each file, in buffers.
+
+    Returns:
+        The same headers as of `read_header` for plain JPEGs of one scan without EXIF; None for all
+        other files, and for all files without the extension.
+    """
+    if _extension is None:
+        return [None] * len(files)
+    found = _extension.read_jpeg_headers(files)
+    return [None if values is None else _make_jpeg_header(*values) for values in found]
+
+
+@lru_cache(maxsize=1024)
+def _make_jpeg_header(height: int, width: int, channels: int, end: int) -> Header:
+    return Header("JPEG", height, width, True, end=end, channels=channels, depth=8)
 
 
 def read_plain_jpeg(data: Any) -> Header | None:

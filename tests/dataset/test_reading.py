@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gpupipe.dataset import reading
+from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.reading import (
     Span,
     map_file,
@@ -198,3 +199,39 @@ def test_files_are_mapped(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc")
     assert not len(map_file(tmp_path / "empty"))
     assert map_file(tmp_path / "x").tobytes() == b"abc"
+
+
+def test_paths_are_put_together_and_read(tmp_path: Path) -> None:
+    if reading._extension is None:
+        pytest.skip("without the extension, read_spans reads")
+    (tmp_path / "a").mkdir()
+    for name in ("a/ä b.jpg", "c", "empty"):
+        (tmp_path / name).write_bytes(b"" if name == "empty" else name.encode())
+    absolute = str(tmp_path / "c")
+    names = StringArray.from_strings(["c", "a/ä b.jpg", "empty", absolute])
+    folder = os.fsencode(tmp_path) + b"/"
+    found = reading.read_paths(folder, names.data, names.offsets, np.array([1, 0, 2, 3, 1]))
+    assert found is not None
+    expected = ["a/ä b.jpg", "c", "", "c", "a/ä b.jpg"]
+    assert [content.tobytes().decode() for content in found] == expected
+
+
+@pytest.mark.parametrize("name", ["absent", "c\0d", "."])
+def test_a_path_that_cannot_be_read_is_left_to_read_spans(tmp_path: Path, name: str) -> None:
+    if reading._extension is None:
+        pytest.skip("without the extension, read_spans reads")
+    (tmp_path / "c").write_bytes(b"c")
+    names = StringArray.from_strings(["c", name])
+    folder = os.fsencode(tmp_path) + b"/"
+    assert reading.read_paths(folder, names.data, names.offsets, np.array([0, 1])) is None
+
+
+def test_rows_and_offsets_outside_are_refused(tmp_path: Path) -> None:
+    if reading._extension is None:
+        pytest.skip("without the extension, read_spans reads")
+    data, offsets = np.frombuffer(b"ab", np.uint8), np.array([0, 1, 2])
+    for rows in ([2], [-1]):
+        with pytest.raises(IndexError, match="there is no row"):
+            reading.read_paths(b"/", data, offsets, np.array(rows))
+    with pytest.raises(ValueError, match="offset"):
+        reading.read_paths(b"/", data, np.array([0, 3]), np.array([0]))

@@ -205,3 +205,41 @@ def test_what_follows_the_image_or_lies_in_a_segment_is_no_scan() -> None:
     comment = b"\xff\xfe" + struct.pack(">H", 402) + b"\xff\xda" * 200
     assert not read_header(data[:last] + comment + data[last:]).too_many_scans
     assert not read_header(data[: last + 1] + b"\xda\0" * 200).too_many_scans
+
+
+def damaged_jpegs(count: int) -> list[bytes]:
+    """JPEGs with one or two other bytes before the scan, or that end early."""
+    random = np.random.default_rng(0)
+    files = [data for name, data in PLAIN.items() if name.endswith(".jpg")]
+    files += [data for form, data in SPECIAL.values() if form == "JPEG"]
+    damaged = []
+    for n in range(count):
+        data = bytearray(files[n % len(files)])
+        for at in random.integers(0, data.find(b"\xff\xda") + 14, 1 + n % 2):
+            data[at] = random.integers(256)
+        damaged.append(bytes(data[: random.integers(1, len(data))] if n % 5 == 0 else data))
+    return damaged
+
+
+@pytest.mark.skipif(image_header._extension is None, reason="the extension is not built")
+def test_the_extension_reads_the_headers_of_plain_jpegs_of_one_scan() -> None:
+    names = ["baseline.jpg", "gray.jpg", "4:4:4.jpg", "4:2:2.jpg"]
+    found = image_header.read_jpeg_headers([PLAIN[name] for name in names])
+    assert found == [read_header(PLAIN[name]) for name in names]
+
+
+@pytest.mark.skipif(image_header._extension is None, reason="the extension is not built")
+def test_the_extension_leaves_all_other_files_to_the_parser() -> None:
+    turned_jpeg = encoded("JPEG", exif=turned(6))
+    others = [PLAIN["progressive.jpg"], turned_jpeg, *(data for _, data in SPECIAL.values())]
+    assert image_header.read_jpeg_headers(others) == [None] * len(others)
+
+
+@pytest.mark.skipif(image_header._extension is None, reason="the extension is not built")
+def test_the_extension_and_the_parser_agree_on_damaged_headers() -> None:
+    files = damaged_jpegs(3000)
+    pairs = list(zip(image_header.read_jpeg_headers(files), map(read_header, files), strict=True))
+    assert all(native in (None, header) for native, header in pairs)
+    missed = [header for native, header in pairs if native is None and header.end > 0]
+    assert all(header.orientation != 1 or not header.is_plain for header in missed), missed[:3]
+    assert sum(native is not None for native, _ in pairs) > 500

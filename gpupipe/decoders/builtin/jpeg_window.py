@@ -18,6 +18,7 @@ class JpegWindow(Decoder):
     """
 
     place = 10
+    accepts_plain_jpegs = True
 
     def __init__(self) -> None:
         self._extension = find_extension("_jpeg")

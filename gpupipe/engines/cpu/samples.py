@@ -26,6 +26,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain, EncodedImage
+from gpupipe.decoders.decoder import Header
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.ops import DecodeOp, Pixels, as_array, as_packed, scratch
 from gpupipe.engines.cpu.program import Content, Program, Stage, run_groups
@@ -58,6 +59,9 @@ Image = EncodedImage | CachedImage
 Fields = dict[str, Content | CachedImage]
 """The image, array or bytes of each field of a sample, by field name."""
 _Bytes = NDArray[np.uint8]
+_Item = tuple[_Bytes | CachedSample, Header | None]
+"""What was read of a sample at once: bytes of a file, with its header if it was parsed; or its
+entry in the cache."""
 
 
 def find_size(content: Content | CachedImage) -> tuple[int, int]:
@@ -100,7 +104,13 @@ class SampleReader:
         at_once = [(name, r.read, r.read_at_once(ids)) for name, r in readers.items()]
         for n, id in enumerate(ids.tolist()):
             try:
-                yield n, {name: read(id, data[n] if data else None) for name, read, data in at_once}
+                yield (
+                    n,
+                    {
+                        name: read(id, *data[n]) if data else read(id)
+                        for name, read, data in at_once
+                    },
+                )
             except Exception as e:
                 on_error(n, e)
 
@@ -139,26 +149,32 @@ class _FieldReader:
     decoders: DecoderChain
     maps: MappedFiles | None
 
-    def read_at_once(self, ids: NDArray[np.int64]) -> Sequence[_Bytes | CachedSample] | None:
+    def read_at_once(self, ids: NDArray[np.int64]) -> Sequence[_Item] | None:
         """Read the field of all samples in one call: bytes, or CachedSamples.
 
         Return None if that is not possible, or fails.
         """
         try:
             if self.cache is not None:
-                return self.cache.get(self.name, self.column, ids.tolist())
-            if self.maps is not None:
-                return self.maps.read(ids)
-            if len(ids) > 1:
-                return read_rows(self.column, ids)
+                samples = self.cache.get(self.name, self.column, ids.tolist())
+                return [(sample, None) for sample in samples]
+            if self.maps is None and len(ids) < 2:
+                return None
+            files = self.maps.read(ids) if self.maps is not None else read_rows(self.column, ids)
+            headers: Sequence[Header | None] = [None] * len(files)
+            if self.options is not None:
+                headers = self.decoders.read_headers(files)
+            return list(zip(files, headers, strict=True))
         except Exception:  # reading the rows one by one raises the reason
             return None
         return None
 
-    def read(self, id: int, data: _Bytes | CachedSample | None) -> Content | CachedImage:
+    def read(
+        self, id: int, data: _Bytes | CachedSample | None = None, header: Header | None = None
+    ) -> Content | CachedImage:
         """Return an array, an image, or the bytes of a file that no step decodes.
 
-        `data` is the sample's item in the result of `read_at_once`, or None.
+        `data` and `header` are the sample's item in the result of `read_at_once`, if it has one.
         """
         if self.cache is not None and self.options is not None:
             return self._read_cached(self.cache, self.options, id, data)
@@ -168,7 +184,7 @@ class _FieldReader:
         content = read_bytes(self.column, id, data)
         if self.options is None:
             return torch.from_numpy(content)
-        return self.decoders.open(content, self.options)
+        return self.decoders.open(content, self.options, header)
 
     def _read_array(self, id: int, data: _Bytes | None) -> Pixels:
         layout, axes = self.column.array, self.spec.layout
