@@ -101,16 +101,11 @@ class SampleReader:
             on_error: Called with the position of a sample that cannot be read, and the error.
         """
         readers = {name: self._create_reader(name) for name in self.lowering.job.pipeline.fields}
-        at_once = [(name, r.read, r.read_at_once(ids)) for name, r in readers.items()]
+        none: list[tuple[()]] = [()] * len(ids)
+        at_once = [(name, r.read, r.read_at_once(ids) or none) for name, r in readers.items()]
         for n, id in enumerate(ids.tolist()):
             try:
-                yield (
-                    n,
-                    {
-                        name: read(id, *data[n]) if data else read(id)
-                        for name, read, data in at_once
-                    },
-                )
+                yield n, {name: read(id, *rows[n]) for name, read, rows in at_once}
             except Exception as e:
                 on_error(n, e)
 
