@@ -23,6 +23,7 @@ def test_names() -> None:
         "GpupipeError",
         "Loader",
         "Monitor",
+        "Ragged",
         "SampleError",
         "ServerDataStream",
         "ServerError",
