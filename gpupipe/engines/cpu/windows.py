@@ -55,14 +55,15 @@ def limit_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[o
 def merge_crops(traced: Sequence[ops.Op]) -> list[ops.Op]:
     """Return the operations with one crop in place of a crop with a fill and a crop of its result.
 
-    The second crop must lie inside that result, or have the same fill.
+    The second crop must lie inside that result: elsewhere it shows its fill, and never what the
+    first crop cut away.
     """
     merged: list[ops.Op] = []
     for op in traced:
         last = merged[-1] if merged else None
         if isinstance(op, ops.CropOp) and isinstance(last, ops.CropOp) and last.fill is not None:
             inner, outer = op.windows, last.windows
-            if op.fill == last.fill or ops.are_inside(inner, outer[:, 2:]):
+            if ops.are_inside(inner, outer[:, 2:]):
                 windows = np.concatenate([outer[:, :2] + inner[:, :2], inner[:, 2:]], -1)
                 earlier = (*last.earlier_steps, last.step)
                 merged[-1] = replace(last, step=op.step, windows=windows, earlier_steps=earlier)

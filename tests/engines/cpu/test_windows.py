@@ -54,6 +54,14 @@ def test_a_crop_that_leaves_a_canvas_of_another_fill_stays(image: Any) -> None:
     assert (found[5:7] == FILL).all()
 
 
+def test_a_pad_does_not_show_what_a_crop_cut_away(image: Any) -> None:
+    tracer = trace(([10, 20], [8, 9], FILL), ([-2, -2], [12, 13], FILL))
+    found = as_array(tracer.program().run(image, 0))
+    assert (found[2:10, 2:11] == image[10:18, 20:29]).all()
+    assert (found[:2] == FILL).all()
+    assert (found[:, 11:] == FILL).all()
+
+
 def test_a_crop_without_fill_is_not_joined() -> None:
     """Its kernel raises the error of a window that is outside."""
     tracer = trace(([0, 0], [50, 50], None), ([0, 0], [20, 20], None))
