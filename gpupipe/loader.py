@@ -184,7 +184,8 @@ class Loader:
         return self._life_cycle.iterate(self._format_batch)
 
     def _format_batch(self, plan: Plan, batch: dict[str, Tensor]) -> Any:
-        return self._format(self.mixer.mix(plan.epoch, plan.ids, batch))
+        mixed = self.mixer.mix(plan.epoch, plan.ids, batch)
+        return self._format(mixed, self.as_tuple)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the batch that was delivered last, as plain JSON.

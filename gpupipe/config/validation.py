@@ -142,7 +142,8 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
             of_key=True,
         )
     for phase in pipeline.phases if pipeline else ():
-        if (problem := find_immovable(phase)) and problem not in problems:
+        problem = find_immovable(phase) if phase.annotations else None
+        if problem and problem not in problems:
             problems.append(problem)
     if pipeline and source and source.cache_decoded and (reason := explain_refusal(pipeline)):
         data.inside("cache_decoded").report(f"data.cache_decoded: {reason}", of_key=True)

@@ -103,7 +103,7 @@ def read_paths(
     """
     if _extension is None:
         return None
-    contents = _extension.read_paths(folder, names, offsets, rows)
+    contents = _extension.read_paths(folder, names, offsets, np.ascontiguousarray(rows))
     if any(isinstance(content, int) for content in contents):
         return None
     return [np.frombuffer(content, np.uint8) for content in contents]

@@ -29,6 +29,7 @@ EXTRAS = {
     "jpegxl": "images in JPEG XL need",
     "server": "gpupipe serve and gpupipe.connect() need",
     "remote": "source: remote needs",
+    "coco": "source: coco needs",
     "parquet": "lists in .parquet files need",
     "hf": "source: hf needs",
     "zip": "a fast source: zip needs",

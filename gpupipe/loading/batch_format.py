@@ -44,16 +44,17 @@ class BatchFormat:
         self._pipeline, self._loader = config.pipeline, config.loader
         if wrong := explain_wrong_format(self._pipeline, self._loader):
             raise ConfigError.at("loader.format", wrong)
-        self._ragged = list_ragged(self._pipeline)
+        self._ragged = list_ragged(self._pipeline) if self._pipeline.annotations else {}
         self._main = self._pipeline.main_outputs[0]
         self._first_label = 0 if is_zero_free(classes) else 1
         """What torchvision's format adds to labels: 0 stands for the background there."""
 
-    def __call__(self, batch: Batch) -> Any:
+    def __call__(self, batch: Batch, as_tuple: bool) -> Any:
         """Return a batch in the format of the settings.
 
         Args:
             batch: Dense tensors by name. The dict is changed.
+            as_tuple: Whether to return (first field, label).
         """
         if self._loader.shapes != "equal":
             images = batch[self._main + VALUES]
@@ -61,7 +62,7 @@ class BatchFormat:
                 self._split(name, batch)
         else:
             images = batch[self._main]
-        if self._loader.format == "tuple":
+        if as_tuple:
             every = tuple(batch[name] for name in self._pipeline.main_outputs)
             return every if self._pipeline.views else every[0], batch["label"]
         ids = batch.pop("id")

@@ -154,7 +154,6 @@ def test_an_exception_in_an_operator_that_a_step_applies(plugin: Plugin, faces: 
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        ("warp(np.eye(2), [0, 0], [0, 0], 'lanczos', None)", "KeyError: 'lanczos'"),
         ("pad([1, 1], [1, 1], 'wrap')", "KeyError: 'wrap'"),
         ("erase([0, 0], [1, 1], ('red',))", "ValueError: "),
     ],
@@ -166,6 +165,13 @@ def test_an_argument_that_no_operator_accepts(
     name = plugin(lower=f"    def lower(self, image, p):\n        image.{call}")
     said = failure(faces, name, engine="dali")
     assert f"its lower() raised {error}" in str(said)
+
+
+def test_an_interpolation_that_does_not_exist(plugin: Plugin, faces: Path) -> None:
+    call = "warp(np.eye(2), [0, 0], [0, 0], 'lanczos', None)"
+    name = plugin(lower=f"    def lower(self, image, p):\n        image.{call}")
+    with pytest.raises(gpupipe.EngineError, match="there is no interpolation 'lanczos'"):
+        load(faces, name, engine="dali")
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -263,6 +269,6 @@ def test_a_command_prints_the_traceback_and_one_line(
     assert done.returncode == 1
     *above, line = done.stderr.splitlines()
     assert line.startswith(f"gpupipe: c.yaml:2:20: step '{name}' ({name} 1.0, ")
-    assert line.endswith("its torch() raised ValueError: mine, not the file")
+    assert f"its torch() raised ValueError: mine, not the file; the sample is {faces}" in line
     assert "ValueError: mine, not the file" in above
     assert len([text for text in above if text.startswith("Traceback")]) == 1

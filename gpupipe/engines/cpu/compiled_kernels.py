@@ -129,7 +129,8 @@ def run_alone(stage: Stage, content: Content, row: int) -> Array:
         ValueError: The stage cannot do this sample, such as one whose window is outside.
     """
     array = as_array(cast(Pixels, content))
-    is_packed = array.strides[1:] == (array.itemsize * array.shape[2], array.itemsize)
+    pixel = array.itemsize * array.shape[2]
+    is_packed = array.strides[1:] == (pixel, array.itemsize) and array.flags.aligned
     pixels = _extension.run_stage(stage, row, array if is_packed else as_packed(array))
     if pixels is None:
         raise ValueError(f"an image of {array.shape} in {array.dtype} has another form than stated")

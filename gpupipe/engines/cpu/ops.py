@@ -313,10 +313,10 @@ def as_array(pixels: Pixels) -> Array:
 
 
 def as_packed(pixels: Pixels) -> Array:
-    """Return pixels as a C-contiguous array (H, W, C), copied if needed."""
+    """Return pixels as an aligned C-contiguous array (H, W, C), copied if needed."""
     array = as_array(pixels)
     if array.flags.c_contiguous or array.dtype != np.uint8:
-        return np.ascontiguousarray(array)
+        return np.require(array, requirements=["C", "A"])
     packed = scratch.take(array.shape)
     packed[...] = array
     return packed
