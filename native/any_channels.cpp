@@ -1,5 +1,5 @@
-// The functions `deliver_any_stage`, `flip_stage` and `channels_stage` of the module: images that are
-// not RGB in uint8.
+// The functions `deliver_any_stage`, `flip_stage` and `channels_stage` of the module: images that
+// are not RGB in uint8.
 #include <vector>
 
 #include "any_channels.h"
@@ -12,9 +12,9 @@ constexpr int kMaxChannels = 4;
 
 // Writes images of 1 to 4 channels, uint8 or float32, to a batch (B, C, H, W) of any order of axes.
 //
-// The arguments are (flips, (batch, table, factors, windows, value)). Of uint8, new values come from
-// `table` (C, 256), or stay if it is None; `factors`, (3, C), make the same values. Of float32,
-// values become (value - mean) / std with `factors`, or stay if they are None.
+// The arguments are (flips, (batch, table, factors, windows, value)). Of uint8, new values come
+// from `table` (C, 256), or stay if it is None; `factors`, (3, C), make the same values. Of
+// float32, values become (value - mean) / std with `factors`, or stay if they are None.
 class DeliverAnyStage : public Stage {
  public:
   bool read(PyObject* arguments) override {
@@ -178,11 +178,8 @@ class ChannelsStage : public Stage {
  public:
   bool read(PyObject* arguments) override {
     PyObject* stages;
-    if (!PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &stages)) return false;
-    parts_.resize(size_t(PyTuple_GET_SIZE(stages)));
-    for (size_t n = 0; n < parts_.size(); ++n)
-      if (!parts_[n].read(PyTuple_GET_ITEM(stages, Py_ssize_t(n))) || !add_part(*parts_[n]))
-        return false;
+    if (!PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &stages) || !read_parts(stages, &parts_))
+      return false;
     return !parts_.empty() || refuse("there is no stage");
   }
 

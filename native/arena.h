@@ -11,8 +11,8 @@
 
 namespace gpupipe {
 
-// Memory that is never zeroed and kept until the arena dies. Allocating it for each image would take
-// longer than many kernels, since the system clears each page at its first use.
+// Memory that is never zeroed and kept until the arena dies. Allocating it for each image would
+// take longer than many kernels, since the system clears each page at its first use.
 class Arena {
  public:
   static constexpr size_t kAlignment = 64;

@@ -53,7 +53,8 @@ const char* check_color(Color color, const double* values);
 void look_up_levels(const uint8_t* table, const ColorVariant& variant, Image* image, Arena& arena);
 
 // Changes an image of uint8 with 1 or 3 channels, in memory of the arena if it must not be
-// overwritten. A table that comes last is left to the next stage. Returns false if the image is too small for the mirrored border of a blur.
+// overwritten. A table that comes last is left to the next stage. Returns false if the image is too
+// small for the mirrored border of a blur.
 bool change_colors(const std::vector<ColorChange>& changes, const ColorVariant& variant,
                    Image* image, Arena& arena);
 

@@ -23,8 +23,8 @@ COLOR_INLINE uint8_t to_level(float value) {
   return uint8_t(int(high > 0.0f ? high : 0.0f));
 }
 
-// Returns the luma of a pixel, which torchvision computes in float32 and truncates. Integers cost less,
-// and differ for three of the 2^24 colours, which float32 rounds down from a whole level.
+// Returns the luma of a pixel, which torchvision computes in float32 and truncates. Integers cost
+// less, and differ for three of the 2^24 colours, which float32 rounds down from a whole level.
 COLOR_INLINE uint32_t compute_luma(uint8_t r, uint8_t g, uint8_t b) {
   return (r * kLuma[0] + g * kLuma[1] + b * kLuma[2] + kLumaRound) >> kLumaBits;
 }

@@ -6,8 +6,8 @@ namespace gpupipe {
 namespace {
 
 // The arguments are (colors, values, tables): int64 (B, n), the changes of each sample in order;
-// float64 (B, n, kColorValues), their values; and uint8 (m, 256), for kTable. If B is 1, all samples
-// have these changes.
+// float64 (B, n, kColorValues), their values; and uint8 (m, 256), for kTable. If B is 1, all
+// samples have these changes.
 class ColorStage : public Stage {
  public:
   bool read(PyObject* arguments) override {

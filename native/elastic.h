@@ -18,8 +18,8 @@ struct Elastic {
 // The displacements of an image, row by row. Both sides of the image must be above both `half`.
 class Displacements {
  public:
-  Displacements(const FieldLoops& loops, const Elastic& elastic, int64_t seed, int height, int width,
-                Arena& arena);
+  Displacements(const FieldLoops& loops, const Elastic& elastic, int64_t seed, int height,
+                int width, Arena& arena);
 
   static bool can_blur(const Elastic& elastic, int height, int width) {
     const int half = elastic.half[0] > elastic.half[1] ? elastic.half[0] : elastic.half[1];
@@ -45,7 +45,8 @@ struct Remap {
   float fill[4];     // the value outside of the image, by channel
 };
 
-// Moves the pixels of an image of uint8 or float32, with 1 to 4 channels, as functional.elastic does.
+// Moves the pixels of an image of uint8 or float32, with 1 to 4 channels, as functional.elastic
+// does.
 void remap(const Image& image, const Displacements& displacements, const Remap& how,
            const Image& moved, Arena& arena);
 

@@ -1,6 +1,6 @@
-// The loops of fields.h. fields.cpp includes this file once for each instruction set, with the names
-// LOOPS, a namespace; LOOPS_TARGET, the attributes of its functions; and LOOPS_BYTES, the size of a
-// vector. So there is no guard.
+// The loops of fields.h. fields.cpp includes this file once for each instruction set, with the
+// names LOOPS, a namespace; LOOPS_TARGET, the attributes of its functions; and LOOPS_BYTES, the
+// size of a vector. So there is no guard.
 
 namespace gpupipe::LOOPS {
 namespace {

@@ -1,8 +1,8 @@
 // Random fields: numbers for each pixel of an image, from the seed of its sample.
 //
-// Number n of a field is a function of the seed and of n alone. gpupipe/augment/noise.py has the same
-// functions in NumPy: both make the same numbers to the bit, and so do all variants. So each operation
-// here is one of integers, or a single IEEE operation in float32, in a stated order.
+// Number n of a field is a function of the seed and of n alone. gpupipe/augment/noise.py has the
+// same functions in NumPy: both make the same numbers to the bit, and so do all variants. So each
+// operation here is one of integers, or a single IEEE operation in float32, in a stated order.
 #pragma once
 
 #include "variant.h"

@@ -1,5 +1,5 @@
-// Reads the headers of JPEGs without the GIL, many in one call. gpupipe/decoders/image_header.py says
-// what the parts of a header mean, and reads all headers that this file leaves to it.
+// Reads the headers of JPEGs without the GIL, many in one call. gpupipe/decoders/image_header.py
+// says what the parts of a header mean, and reads all headers that this file leaves to it.
 #include "buffer.h"
 #include "without_gil.h"
 
@@ -78,7 +78,8 @@ struct JpegHeader {
   }
 
  private:
-  // Whether all decoders agree on the colours of a frame: 8 bits, a usual subsampling, gray or YCbCr.
+  // Whether all decoders agree on the colours of a frame: 8 bits, a usual subsampling, gray or
+  // YCbCr.
   static bool is_plain(Bytes& bytes, size_t frame, bool has_jfif, int adobe) {
     const int components = bytes[frame + 9];
     if (bytes[frame + 4] != 8 || bytes.big_endian(frame + 2) != 8 + 3 * components) return false;

@@ -22,8 +22,8 @@ struct Image {
   int item_size = 1;         // bytes of a value: 1 for uint8, 4 for float32
   bool is_writable = false;  // memory of an arena; false for memory of a file, a cache or a user
 
-  // The new level of each of 256 levels, which is still to be looked up; null if there is none. Only
-  // stages that take tables see one.
+  // The new level of each of 256 levels, which is still to be looked up; null if there is none.
+  // Only stages that take tables see one.
   const uint8_t* table = nullptr;
 
   int pixel_size() const { return channels * item_size; }

@@ -1,4 +1,5 @@
-// Decodes a window of a JPEG, and encodes JPEGs, with libjpeg-turbo. For gpupipe._jpeg; needs no Python.
+// Decodes a window of a JPEG, and encodes JPEGs, with libjpeg-turbo. For gpupipe._jpeg; needs no
+// Python.
 #pragma once
 
 #include <cstddef>
@@ -32,9 +33,9 @@ bool decode_jpeg_window(const uint8_t* data, size_t size, const JpegWindow& wind
 // Returns how many bytes a JPEG of such an image may take at most, as libjpeg-turbo computes it.
 size_t find_max_jpeg_size(int height, int width, int channels);
 
-// Encodes an image as a JPEG with 4:2:0 chroma, as torchvision and Pillow do by default. The quality
-// is 1 to 100. Returns the size of the JPEG; 0 if it was not encoded, such as for a side above 65500
-// pixels.
+// Encodes an image as a JPEG with 4:2:0 chroma, as torchvision and Pillow do by default. The
+// quality is 1 to 100. Returns the size of the JPEG; 0 if it was not encoded, such as for a side
+// above 65500 pixels.
 size_t encode_jpeg(const JpegTarget& image, int quality, uint8_t* data, size_t max_size);
 
 }  // namespace gpupipe

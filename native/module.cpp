@@ -1,4 +1,5 @@
-// gpupipe._kernels: the Python module. Functions create stages; run_program runs them without the GIL.
+// gpupipe._kernels: the Python module. Functions create stages; run_program runs them without the
+// GIL.
 #include <cstring>
 
 #include "output.h"

@@ -219,7 +219,8 @@ class Output {
     if (!has_windows_) return true;
     if (!windows_.open(windows, "the windows to erase") || !value_.open(value, PyBUF_STRIDES))
       return false;
-    if (windows_.rows() != rows()) return refuse("the windows to erase are not one for each sample");
+    if (windows_.rows() != rows())
+      return refuse("the windows to erase are not one for each sample");
     return value_.is_packed(kChannels, first_.item_size) ||
            refuse("the value to erase with is not (3,) of the target's dtype");
   }

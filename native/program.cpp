@@ -1,5 +1,5 @@
-// Programs, and the stages that contain others: the functions `program`, `switch_stage`, `blend_stage`,
-// `fork_stage`, `crop_stage`, `run_program` and `run_stage` of the module.
+// Programs, and the stages that contain others: the functions `program`, `switch_stage`,
+// `blend_stage`, `fork_stage`, `crop_stage`, `run_program` and `run_stage` of the module.
 #include <vector>
 
 #include "any_channels.h"
@@ -25,12 +25,8 @@ class Program : public Stage {
  public:
   bool read(PyObject* arguments) override {
     PyObject* stages;
-    if (!PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &stages)) return false;
-    parts_.resize(size_t(PyTuple_GET_SIZE(stages)));
-    for (size_t n = 0; n < parts_.size(); ++n)
-      if (!parts_[n].read(PyTuple_GET_ITEM(stages, Py_ssize_t(n))) || !add_part(*parts_[n]))
-        return false;
-    return true;
+    return PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &stages) &&
+           read_parts(stages, &parts_);
   }
 
   bool run(int row, Image* image, Arena& arena) const override {
@@ -74,14 +70,9 @@ class SwitchStage : public Stage {
   bool read(PyObject* arguments) override {
     PyObject *index, *branches;
     if (!PyArg_ParseTuple(arguments, "OO!", &index, &PyTuple_Type, &branches) ||
-        !index_.open(index, "the index", 1) || !add_rows(index_.rows()))
+        !index_.open(index, "the index", 1) || !add_rows(index_.rows()) ||
+        !read_parts(branches, &branches_, true))
       return false;
-    branches_.resize(size_t(PyTuple_GET_SIZE(branches)));
-    for (size_t n = 0; n < branches_.size(); ++n) {
-      PyObject* const branch = PyTuple_GET_ITEM(branches, Py_ssize_t(n));
-      if (branch != Py_None && (!branches_[n].read(branch) || !add_part(*branches_[n])))
-        return false;
-    }
     for (Py_ssize_t n = 0; n < index_.rows(); ++n)
       if (*index_[n] < 0 || *index_[n] >= int64_t(branches_.size()))
         return refuse("the index names a branch that is not there");
@@ -103,18 +94,15 @@ class SwitchStage : public Stage {
   std::vector<InnerStage> branches_;
 };
 
-// Sums the results of several stages on the same image, each times its weight in the row. In float32
-// and in the order of the stages, as the reference does; fractions are dropped.
+// Sums the results of several stages on the same image, each times its weight in the row. In
+// float32 and in the order of the stages, as the reference does; fractions are dropped.
 class BlendStage : public Stage {
  public:
   bool read(PyObject* arguments) override {
     PyObject *weights, *branches;
-    if (!PyArg_ParseTuple(arguments, "OO!", &weights, &PyTuple_Type, &branches)) return false;
-    branches_.resize(size_t(PyTuple_GET_SIZE(branches)));
-    for (size_t n = 0; n < branches_.size(); ++n)
-      if (!branches_[n].read(PyTuple_GET_ITEM(branches, Py_ssize_t(n))) ||
-          !add_part(*branches_[n]))
-        return false;
+    if (!PyArg_ParseTuple(arguments, "OO!", &weights, &PyTuple_Type, &branches) ||
+        !read_parts(branches, &branches_))
+      return false;
     return weights_.open(weights, "the weights", Py_ssize_t(branches_.size())) &&
            add_rows(weights_.rows());
   }
@@ -162,13 +150,8 @@ class ForkStage : public Stage {
  public:
   bool read(PyObject* arguments) override {
     PyObject* branches;
-    if (!PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &branches)) return false;
-    branches_.resize(size_t(PyTuple_GET_SIZE(branches)));
-    for (size_t n = 0; n < branches_.size(); ++n)
-      if (!branches_[n].read(PyTuple_GET_ITEM(branches, Py_ssize_t(n))) ||
-          !add_part(*branches_[n]))
-        return false;
-    return true;
+    return PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &branches) &&
+           read_parts(branches, &branches_);
   }
 
   bool run(int row, Image* image, Arena& arena) const override {

@@ -12,6 +12,8 @@
 #include "buffer.h"
 #include "without_gil.h"
 
+#include <vector>
+
 namespace gpupipe {
 
 // Counts the changes of Stage, Arena, Image, and of what Python calls. Raise it with _ABI in
@@ -22,6 +24,8 @@ constexpr char kStageName[] = "gpupipe.stage";
 
 // How many stages may contain each other: running and freeing them takes that much of the stack.
 constexpr int kMaxDepth = 64;
+
+class InnerStage;
 
 // One operation, with its parameters for all samples of a batch. Immutable once it is made.
 class Stage {
@@ -41,8 +45,8 @@ class Stage {
   // Python. May throw. Several threads call it at once.
   virtual bool run(int row, Image* image, Arena& arena) const = 0;
 
-  // Whether this kind of stage can do the sample at all, before anything is done for it. False spares
-  // the stages before it their work.
+  // Whether this kind of stage can do the sample at all, before anything is done for it. False
+  // spares the stages before it their work.
   virtual bool can_run(int) const { return true; }
 
   // Whether the stage looks levels up in the table of an image. If not, they are looked up before.
@@ -59,7 +63,8 @@ class Stage {
   // another number.
   bool add_rows(Py_ssize_t rows) {
     if (rows == kAnyRows) return true;
-    if (rows_ != kAnyRows && rows_ != rows) return refuse("parameters differ in the number of rows");
+    if (rows_ != kAnyRows && rows_ != rows)
+      return refuse("parameters differ in the number of rows");
     rows_ = rows;
     return true;
   }
@@ -70,6 +75,9 @@ class Stage {
     if (depth_ > kMaxDepth) return refuse("the stages contain each other too deeply");
     return add_rows(part.rows());
   }
+
+  // Takes a tuple of stages that this one runs. Where `has_gaps`, None stands for no stage.
+  bool read_parts(PyObject* tuple, std::vector<InnerStage>* parts, bool has_gaps = false);
 
  private:
   Py_ssize_t rows_ = kAnyRows;
@@ -99,6 +107,16 @@ class InnerStage {
   Reference capsule_;
   const Stage* stage_ = nullptr;
 };
+
+inline bool Stage::read_parts(PyObject* tuple, std::vector<InnerStage>* parts, bool has_gaps) {
+  parts->resize(size_t(PyTuple_GET_SIZE(tuple)));
+  for (size_t n = 0; n < parts->size(); ++n) {
+    PyObject* const part = PyTuple_GET_ITEM(tuple, Py_ssize_t(n));
+    if (has_gaps && part == Py_None) continue;
+    if (!(*parts)[n].read(part) || !add_part(*(*parts)[n])) return false;
+  }
+  return true;
+}
 
 // The function of a module that creates a kind of stage. It returns a capsule.
 template <typename Kind>

@@ -7,7 +7,8 @@
 namespace gpupipe {
 namespace {
 
-// Fraction bits of a weight, as in Pillow: of the 32 bits of a sum, a level takes 8 and its excess 2.
+// Fraction bits of a weight, as in Pillow: of the 32 bits of a sum, a level takes 8 and its excess
+// 2.
 constexpr int kMaxPrecision = 22;
 
 double filter_linear(double x) {

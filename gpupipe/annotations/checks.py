@@ -18,10 +18,8 @@ _EXAMPLE_SIZE = (4096, 4096)
 def find_immovable(pipeline: Pipeline) -> Problem | None:
     """Return the first step that may move pixels in a way that annotations cannot follow, or None.
 
-    The steps run on a made-up sample without boxes and points.
+    The steps run on a made-up sample without boxes and points. The pipeline must have annotations.
     """
-    if not pipeline.annotations:
-        return None
     none = np.zeros(2, np.int64)
     pairs = [p for spec in pipeline.annotations.values() for p in _flip_pairs(spec)]
     points = 1 + max((max(pair) for pair in pairs), default=0)

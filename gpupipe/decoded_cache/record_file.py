@@ -235,9 +235,9 @@ class RecordFile:
             return begin
 
     def _decide_share(self, counters: Counters) -> Counters:
-        """Decide which share of the samples to keep, if 64 records or more show their mean size.
+        """Decide which share of the samples the cache keeps, from the mean size of its records.
 
-        Returns the counters, with the share if it is decided.
+        Returns the counters. Their share stays undecided below 64 records.
         """
         if counters.share != UNDECIDED or counters.records < _RECORDS_TO_DECIDE:
             return counters

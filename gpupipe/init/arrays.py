@@ -84,7 +84,7 @@ def _find_roles(names: Iterable[str]) -> dict[str, _Role]:
 
 
 def _guess_roles(names: Sequence[str]) -> _Role:
-    """Choose the arrays of samples and labels in a .npz file without a usual name for samples."""
+    """Choose the arrays of samples and labels by name, if no name is a usual one for samples."""
     labels = next((n for n in names if not set(_LABELS).isdisjoint(split_words(n))), None)
     samples = next(name for name in names if name != labels)
     return {"samples": samples} | ({"labels": labels} if labels else {})

@@ -27,7 +27,7 @@ from typing import Any
 from gpupipe.dataset.population import Population
 from gpupipe.engines.base import Batch, BatchStream
 from gpupipe.errors import EngineError, GpupipeError
-from gpupipe.loading.one_thread import Iteration, OneThread
+from gpupipe.loading.one_thread import LockedIterator, OneThread
 from gpupipe.runtime.process import ExitHandler
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -148,7 +148,7 @@ class LifeCycle:
         with self._one_thread:
             self._leave_epoch()
             self._newest += 1
-            return Iteration(self._iterate(self._newest, convert), self._one_thread)
+            return LockedIterator(self._iterate(self._newest, convert), self._one_thread)
 
     def stop(self) -> None:
         """End all iterations, and cancel all batches in flight.

@@ -85,7 +85,7 @@ class OneThread:
         self.leave()
 
 
-class Iteration(Iterator[Any]):
+class LockedIterator(Iterator[Any]):
     """An iterator over the batches of a generator, which one thread at a time may be in.
 
     Args:

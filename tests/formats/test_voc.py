@@ -54,7 +54,8 @@ def test_entities_are_never_expanded() -> None:
     lines = ['<!ENTITY e0 "lol">']
     lines += [f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 12)]
     bomb = f"<!DOCTYPE annotation [{''.join(lines)}]><annotation>&e11;</annotation>"
-    outside = '<!DOCTYPE annotation [<!ENTITY f SYSTEM "file:///etc/hostname">]><annotation>&f;</annotation>'
+    outside = '<!DOCTYPE annotation [<!ENTITY f SYSTEM "file:///etc/hostname">]>'
+    outside += "<annotation>&f;</annotation>"
     started = time.monotonic()
     for text in (
         bomb,

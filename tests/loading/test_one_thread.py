@@ -13,7 +13,7 @@ import gpupipe
 from gpupipe.engines.base import Batch
 from gpupipe.errors import GpupipeError
 from gpupipe.loading.life_cycle import LifeCycle
-from gpupipe.loading.one_thread import Iteration, OneThread
+from gpupipe.loading.one_thread import LockedIterator, OneThread
 from gpupipe.sampling.sampler import Plan, Sampler
 from helpers.counting_engine import EPOCH, Counting, ids
 from helpers.forks import in_fork, said_by
@@ -104,7 +104,7 @@ def test_an_interrupt_in_next_leaves_the_loader_usable() -> None:
 
     one_thread = OneThread()
     with pytest.raises(KeyboardInterrupt):
-        next(Iteration(interrupted(), one_thread))
+        next(LockedIterator(interrupted(), one_thread))
     with one_thread:
         assert not one_thread.try_enter()
     assert one_thread.try_enter()
