@@ -130,6 +130,8 @@ class FloodGuard:
         self.events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | _HANDSHAKE_DONE | _CLOSED)
         self._senders: dict[int, _Sender] = {}
         self._in_handshake: set[int] = set()
+        self._early: set[int] = set()
+        self._has_spoken: set[int] = set()
         self._has_warned = self._is_early = False
         self._trim_at: float | None = None
         self.num_cut = 0
@@ -150,8 +152,10 @@ class FloodGuard:
     def on_message(self, route: bytes, frames: list[Any], now: float) -> None:
         """Record a received message. Cut its connection if the message has too many frames."""
         descriptor = frames[0].get(zmq.SRCFD)
+        self._in_handshake.discard(descriptor)  # who sends a message has shaken hands
         sender = self._senders.get(descriptor)
         if sender is None:
+            self._early.add(descriptor)
             return
         sender.route, sender.last_message, sender.is_fresh = route, now, True
         if len(frames) > _MAX_FRAMES:
@@ -192,9 +196,13 @@ class FloodGuard:
         """Log a warning, once, if a connection ends before its ZeroMQ handshake is complete.
 
         Either side ends the connection like this if it notices that the socket types do not match.
+        ZeroMQ's threads may report a handshake, or deliver a message, before they report the
+        connection.
         """
-        if event == zmq.EVENT_ACCEPTED and self._is_early:
-            self._is_early = False  # ZeroMQ's threads reported the handshake before the connection
+        if event == zmq.EVENT_ACCEPTED and descriptor in self._early:
+            self._early.discard(descriptor)
+        elif event == zmq.EVENT_ACCEPTED and self._is_early:
+            self._is_early = False
         elif event == zmq.EVENT_ACCEPTED:
             self._in_handshake.add(descriptor)
         elif descriptor in self._in_handshake:

@@ -146,6 +146,31 @@ def test_only_a_connection_that_ends_before_its_handshake_is_warned_of_and_once(
     assert caplog.text.count("ended before ZeroMQ's handshake did") == warnings
 
 
+@pytest.mark.parametrize("order", ["accepted message closed", "message accepted closed"])
+def test_a_connection_that_sent_a_message_is_no_riddle_although_others_shake_hands(
+    order: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end of its handshake came before its connection, while another one was in its own."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listening:
+        listening.bind("tcp://127.0.0.1:0")
+        guard = flood_guard.FloodGuard(listening, lambda route: False, 64)
+        with context.socket(zmq.DEALER) as client, create_server(("127.0.0.1", 0)) as other:
+            client.connect(listening.getsockopt_string(zmq.LAST_ENDPOINT))
+            client.send(b"hello")
+            head, message = listening.recv_multipart(copy=False)
+            own = message.get(zmq.SRCFD)
+            guard._on_event({"event": zmq.EVENT_ACCEPTED, "value": other.fileno()}, 0.0)
+            guard._on_event({"event": zmq.EVENT_HANDSHAKE_SUCCEEDED, "value": 0}, 0.0)
+            for step in order.split():
+                if step == "message":
+                    guard.on_message(head.bytes, [message], 0.0)
+                else:
+                    kind = zmq.EVENT_ACCEPTED if step == "accepted" else zmq.EVENT_DISCONNECTED
+                    guard._on_event({"event": kind, "value": own}, 0.0)
+        guard.close()
+    assert "ended before ZeroMQ's handshake did" not in caplog.text
+
+
 def test_a_bucket_refills_up_to_its_burst() -> None:
     bucket = TokenBucket(burst=2, rate=4, last_refill=0.0)
     assert [bucket.take(1, 0.0) for _ in range(3)] == [True, True, False]
