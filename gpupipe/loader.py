@@ -232,6 +232,8 @@ class Loader:
             return
         self._life_cycle.close()
         self.engine.close()
+        for entry in self.config.pipeline.entries:
+            entry.step.release()
         if self._population is not None:
             self._population.close()
 

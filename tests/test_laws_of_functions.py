@@ -5,6 +5,7 @@ after a resume, from a server and from Ray.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,11 @@ STEPS: list[Any] = [
     {"random_crop": {"size": 40}},
     {"python": {"call": "helpers.user_functions:stamp"}},
     "random_horizontal_flip",
+]
+GLOBALLY: list[Any] = [
+    "decode",
+    {"python": {"call": "helpers.user_functions:draws_of_all", "workers": 2}},
+    {"random_crop": {"size": 40}},
 ]
 load = loading(STEPS, seed=7, engine="cpu", batch_size=8)
 Images = dict[int, torch.Tensor]
@@ -62,6 +68,50 @@ def test_draws_depend_neither_on_the_engine_nor_on_the_batch(
 ) -> None:
     with load(root, **options) as loader:
         assert_equal(by_id(loader), alone)
+
+
+@pytest.fixture(scope="module")
+def drawn_globally(root: Path) -> Images:
+    """Every image of epoch 0, by a function that draws from global generators."""
+    with load(root, GLOBALLY, batch_size=1, threads=1) as loader:
+        images = by_id(loader)
+        again = by_id(loader)
+    assert not any(torch.equal(images[id], again[id]) for id in images)
+    return images
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 60, "threads": 3},
+        {"engine": "dali", "batch_size": 13},
+        {"engine": "dataloader", "batch_size": 11, "workers": 2},
+        {"engine": "dataloader", "batch_size": 11, "workers": 0},
+    ],
+    ids=str,
+)
+def test_with_workers_global_draws_depend_on_neither_of_them(
+    root: Path, drawn_globally: Images, options: dict[str, Any]
+) -> None:
+    states = torch.get_rng_state(), random.getstate()
+    with load(root, GLOBALLY, **options) as loader:
+        assert_equal(by_id(loader), drawn_globally)
+    if options.get("engine") != "dataloader":  # torch's DataLoader draws the seed of its workers
+        assert torch.equal(torch.get_rng_state(), states[0]), "the trainer's draws are its own"
+    assert random.getstate() == states[1]
+
+
+def test_global_draws_on_ranks_and_after_a_resume(root: Path, drawn_globally: Images) -> None:
+    every: Images = {}
+    for rank in range(2):
+        with load(root, GLOBALLY, shard={"rank": rank, "world_size": 2}) as loader:
+            iterator = iter(loader)
+            every |= by_id([next(iterator)])
+            state = loader.state_dict()
+        with load(root, GLOBALLY, shard={"rank": rank, "world_size": 2}) as loader:
+            loader.load_state_dict(state)
+            every |= by_id(loader)
+    assert_equal(every, drawn_globally)
 
 
 def test_ranks_share_an_epoch_out(root: Path, alone: Images) -> None:

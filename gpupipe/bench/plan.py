@@ -8,6 +8,7 @@ from gpupipe.annotations.batch_annotations import list_ragged
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.batch_stage.stage import count_pairs_of_one_sample, find_shift
 from gpupipe.bench.listed_files import check_listed_files
+from gpupipe.bench.user_calls import describe_calls
 from gpupipe.config import Config, build_index
 from gpupipe.dataset.index import Index, build_empty
 from gpupipe.dataset.labels import is_zero_free
@@ -83,6 +84,7 @@ def facts(resolved: ResolvedConfig, look_at_all_files: bool = False) -> Iterator
     yield from list_ignored_settings(config, resolved.engine)
     yield from _list_empty_boxes(config.pipeline)
     yield from list_doubts(config)
+    yield from describe_calls(resolved)
 
 
 def _describe_selection(config: Config) -> str:

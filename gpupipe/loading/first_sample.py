@@ -11,7 +11,7 @@ from gpupipe.config import Shard
 from gpupipe.engines import registry
 from gpupipe.engines.base import Job
 from gpupipe.errors import GpupipeError, StepError
-from gpupipe.runtime.user_functions import check_draws
+from gpupipe.runtime.function_draws import check_draws
 from gpupipe.sampling.sampler import Plan
 
 _ALONE = {

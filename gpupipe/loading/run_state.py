@@ -22,6 +22,7 @@ from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.engines.base import Engine
 from gpupipe.errors import StateError, counted, short
 from gpupipe.loading.assembly import LoaderParts
+from gpupipe.pipeline.user_calls import hash_functions, warn_of_changes
 from gpupipe.sampling.selection import DEFAULTS
 
 _log = logging.getLogger("gpupipe")
@@ -116,6 +117,7 @@ class RunState:
 
     def __init__(self, parts: LoaderParts) -> None:
         self._index, self._engine = parts.index, parts.engine
+        self._functions = hash_functions(parts.config.pipeline)
         self._identity = {
             "version": _VERSION,
             "data": parts.index.fingerprint,
@@ -146,7 +148,7 @@ class RunState:
             **position,
             "step": self._offset + delivered,
             "content": self._content,
-            "functions": {},  # hashes of the user's functions, by name
+            "functions": self._functions,
             "skipped": skipped[:_MAX_SKIPPED],
             "history": list(self._history),
         }
@@ -178,6 +180,7 @@ class RunState:
             position: The sampler's state, after `state` was loaded into the sampler.
             delivered: How many batches the loader delivered so far.
         """
+        warn_of_changes(state.get("functions"), self._functions)
         step = state.get("step", 0)
         self._offset = step - delivered
         now = {"step": step} | {key: position[key] for key in ("epoch", "position")}

@@ -27,6 +27,7 @@ from gpupipe.pipeline.step import (
     Uniforms,
 )
 from gpupipe.runtime.failures import is_foreign
+from gpupipe.runtime.user_functions import UserCall
 from gpupipe.schema.field_types import NotNegative, should_be
 
 
@@ -221,6 +222,13 @@ class Container(BaseContainer, Step):
     def calls_user_code(self) -> bool:  # type: ignore[override]
         """Whether one of the steps calls functions of the user's."""
         return any(nested.step.calls_user_code for nested in self.transforms)
+
+    def list_calls(self) -> list[UserCall]:
+        return [call for nested in self.transforms for call in nested.step.list_calls()]
+
+    def release(self) -> None:
+        for nested in self.transforms:
+            nested.step.release()
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
         """Return the steps with their short forms expanded, and the spec of the container's output.

@@ -34,6 +34,7 @@ from gpupipe.dataset.spec import Kind
 from gpupipe.dataset.spec import Spec as Spec  # noqa: PLC0414  # plugins import it from here
 from gpupipe.pipeline.primitives import Primitives as Primitives  # noqa: PLC0414  # steps, too
 from gpupipe.runtime.failures import is_foreign
+from gpupipe.runtime.user_functions import UserCall
 from gpupipe.schema.field_types import mask_fill
 
 if TYPE_CHECKING:
@@ -265,6 +266,13 @@ class Step(BaseStep):
     def select_view(self, number: int) -> Self:
         """Return a copy of the step that makes only image `number`, 0 to num_views - 1."""
         raise NotImplementedError
+
+    def list_calls(self) -> list[UserCall]:
+        """Return the functions of the user's that the step calls; see `calls_user_code`."""
+        return []
+
+    def release(self) -> None:
+        """End the processes that the step started, if any. A later `torch` starts them again."""
 
     def explain_refusal(self) -> str:
         """Return why boxes and points cannot follow this step; "" if they can.

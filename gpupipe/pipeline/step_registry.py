@@ -18,7 +18,7 @@ _ADVICE = {
     "convert_image_dtype": _TO_FLOAT,
     **dict.fromkeys("to_pil_image to_image pil_to_tensor to_pure_tensor".split(), _TENSORS),
     "compose": "write the steps one after another under 'pipeline:'",
-    "lambda": f"a function cannot stand in YAML: {_OWN_STEP}",
+    "lambda": "write 'python: {call: module:function}' (docs/howto/function.md)",
     "cut_mix": "write 'cutmix' under 'batch:'",
     "mix_up": "write 'mixup' under 'batch:'",
     "uniform_temporal_subsample": "a pipeline has no videos: choose the frames beforehand",

@@ -11,19 +11,16 @@ A class is constructed once a process, with `args`, and its objects are called.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import json
 import os
-import random
 import re
 import sys
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,38 +29,40 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpupipe.runtime.function_draws import check_call
+from gpupipe.runtime.function_failures import CallFailedError
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True)
+class UserCall:
+    """What a step of a config says of the function that it calls.
+
+    Attributes:
+        name: The function's name, the same in every process.
+        where: The place of the step in the config, or "".
+        is_named: Whether the config has the name, so that another process finds the function.
+        workers: The number of processes that call it; 0: the threads of this one.
+        hash_text: Returns a hash of the function's text; "" if it has none.
+        try_once: Calls the function on a drawn image, as the step does.
+    """
+
+    name: str
+    where: str
+    is_named: bool
+    workers: int
+    hash_text: Callable[[], str]
+    try_once: Callable[[], object]
 
 
 class FunctionMissingError(Exception):
     """A function cannot be imported or constructed; the message says why and what to write."""
 
 
-_IS_CHECKED: ContextVar[bool] = ContextVar("is_checked", default=False)
-"""Whether calls check that the function draws from its `rng` alone."""
 _LOADED: dict[tuple[Any, ...], UserFunction] = {}
 _LOADING = Lock()
-_FAILURES: deque[Exception] = deque(maxlen=1)
-
-
-@contextmanager
-def check_draws() -> Iterator[None]:
-    """Let calls in the `with` block run twice, to find functions that draw elsewhere.
-
-    No other thread may draw from global generators meanwhile. Afterwards they go on as before.
-    """
-    import torch
-
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    token = _IS_CHECKED.set(True)
-    try:
-        yield
-    finally:
-        _IS_CHECKED.reset(token)
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
 
 
 def find_function(call: Any, args: Mapping[str, Any], folder: Path | None) -> UserFunction:
@@ -214,7 +213,7 @@ class UserFunction:
             return f"{self.name} cannot be called with an image and args: {e}"
         return ""
 
-    def __call__(self, image: Tensor, field: str, seed: int) -> Any:
+    def __call__(self, image: Tensor, field: str, seed: int) -> Tensor:
         """Call the function on an image.
 
         Args:
@@ -224,24 +223,12 @@ class UserFunction:
 
         Raises:
             GlobalDrawsError: In check_draws(): the function draws from another generator.
+            CallFailedError: The function returns no tensor.
             Exception: What the function raises.
         """
-        if not _IS_CHECKED.get():
-            return self._call(image, field, seed)
-        states, copy = _read_generators(), image.clone()
-        output = self._call(image, field, seed)
-        drawn = [name for name, state in _read_generators().items() if state != states[name]]
-        again = self._call(copy, field, seed)
-        drawn = drawn or ([] if _are_equal(output, again) else ["another generator"])
-        if drawn:
-            raise GlobalDrawsError(
-                f"{self.name} draws from {' and '.join(drawn)}, so that its images would depend "
-                "on which thread is first: let it draw from a parameter 'rng', a torch.Generator "
-                "(or 'rng: np.random.Generator')"
-            )
-        return output
+        return check_call(self.name, lambda own: self._call(own, field, seed), image)
 
-    def _call(self, image: Tensor, field: str, seed: int) -> Any:
+    def _call(self, image: Tensor, field: str, seed: int) -> Tensor:
         import torch
 
         keywords = dict(self.args)
@@ -250,8 +237,15 @@ class UserFunction:
         with torch.no_grad():
             if self.takes_sample:
                 output = self.function(sample={field: image}, **keywords)
-                return output.get(field) if isinstance(output, Mapping) else output
-            return self.function(image, **keywords)
+                output = output.get(field) if isinstance(output, Mapping) else output
+            else:
+                output = self.function(image, **keywords)
+        if isinstance(output, torch.Tensor):
+            return output.as_subclass(torch.Tensor).detach()
+        raise CallFailedError(
+            f"returned a {type(output).__name__}, but should return a tensor: write "
+            "torch.from_numpy for arrays"
+        )
 
     def _create_generator(self, seed: int) -> Any:
         import torch
@@ -262,48 +256,25 @@ class UserFunction:
             return np.random.default_rng(seed)
         return torch.Generator().manual_seed(seed)
 
+    def hash_text(self) -> str:
+        """Return a hash of the text of the function, or of its object's class; "" if unknown."""
+        code = inspect.unwrap(self.function)
+        try:
+            text = inspect.getsource(code if inspect.isroutine(code) else type(code))
+        except (OSError, TypeError):
+            return ""
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
-class GlobalDrawsError(Exception):
-    """A function draws from a generator that all threads share."""
+    @cached_property
+    def source_file(self) -> str:
+        """The file where the code of the function lies; "" if it is unknown."""
+        code = inspect.unwrap(getattr(self.function, "forward", self.function))
+        try:
+            return inspect.getsourcefile(code if inspect.isroutine(code) else type(code)) or ""
+        except TypeError:
+            return ""
 
-
-def record_failure(error: Exception) -> None:
-    """Keep an error that a native engine may replace by its own; `take_failure` returns it."""
-    _FAILURES.append(error)
-
-
-def take_failure() -> Exception | None:
-    """Return the last recorded error, and forget it; None if there is none."""
-    return _FAILURES.pop() if _FAILURES else None
-
-
-def _read_generators() -> dict[str, object]:
-    """Return the states of the global generators, by name."""
-    import torch
-
-    numpy: Any = np.random.get_state(legacy=True)
-    return {
-        "torch's global generator": torch.get_rng_state().numpy().tobytes(),
-        "NumPy's global generator": (numpy[1].tobytes(), *numpy[2:]),
-        "Python's module random": random.getstate(),
-    }
-
-
-def _are_equal(first: Any, second: Any) -> bool:
-    import torch
-
-    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
-        return type(first) is type(second)
-    same = first.shape == second.shape and first.dtype == second.dtype
-    return same and torch.equal(torch.nan_to_num(first), torch.nan_to_num(second))
-
-
-def find_line(error: BaseException, function: UserFunction) -> str:
-    """Return "FILE:LINE" of the line of the function's file at which an exception passed; or ""."""
-    code = inspect.unwrap(getattr(function.function, "forward", function.function))
-    try:
-        file = inspect.getsourcefile(code if inspect.isroutine(code) else type(code))
-    except TypeError:
-        return ""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return f"{file}:{lines[-1]}" if lines else ""
+    def find_line(self, stack: traceback.StackSummary) -> str:
+        """Return " at FILE:LINE" of the innermost line of the function's file; "" if none."""
+        lines = [frame.lineno for frame in stack if frame.filename == self.source_file]
+        return f" at {self.source_file}:{lines[-1]}" if lines else ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,16 +28,15 @@ from gpupipe.pipeline.step import (
     StepIncompatibleError,
     Uniforms,
 )
-from gpupipe.runtime.failures import machine_failure
+from gpupipe.runtime.function_draws import GlobalDrawsError, check_call, check_draws
+from gpupipe.runtime.function_failures import explain_failure, record_failure
+from gpupipe.runtime.function_workers import FunctionWorkers
 from gpupipe.runtime.user_functions import (
     FunctionMissingError,
-    GlobalDrawsError,
+    UserCall,
     UserFunction,
-    check_draws,
     find_function,
-    find_line,
     name_function,
-    record_failure,
 )
 from gpupipe.schema.field_types import WHOLE, Size, should_be
 
@@ -101,10 +100,11 @@ class Python(Step):
 
     A function that draws random numbers takes a parameter `rng`: a torch.Generator, or NumPy's
     with `rng: np.random.Generator`. Its seed depends on the loader's seed, the epoch and the
-    sample, so that the sample gets the same draws on every engine and rank, and after a resume. A
-    function that draws from global generators is refused.
+    sample, so that the sample gets the same draws on every engine and rank, and after a resume.
 
-    The function runs on several threads at once, on the CPU.
+    The function runs on several threads at once, on the CPU. There a function that draws from
+    global generators is refused. With `workers` it runs in processes, where torch's, NumPy's and
+    Python's generators get the same seed as `rng` before each call.
 
     Attributes:
         call: The function, as "module:function". The module lies beside the YAML file, or Python
@@ -113,6 +113,9 @@ class Python(Step):
         args: Keyword arguments of the function, or of the class.
         returns: What the function returns. By default it is learned from two drawn images, and
             compared with every image.
+        workers: The number of processes in which the function runs; 0 for the threads of this one.
+            The workers of `engine: dataloader` call it themselves.
+        timeout: With `workers`, the seconds after which a call is ended, and the run with it.
     """
 
     call: Annotated[
@@ -123,16 +126,20 @@ class Python(Step):
     ]
     args: dict[str, Any] = {}
     returns: Returns | None = None
+    workers: Annotated[int, Field(ge=0, le=1024), WHOLE] = 0
+    timeout: Annotated[float, Field(gt=0, le=86400)] = 60
 
     example = {"call": "torchvision.transforms.v2.functional:posterize", "args": {"bits": 2}}
     num_uniforms = 1
     calls_user_code = True
-    outside_fingerprint = frozenset({"returns"})
+    outside_fingerprint = frozenset({"returns", "workers", "timeout"})
 
     _folder: Path | None = PrivateAttr(None)
     _where: str = PrivateAttr("")
     _field: str = PrivateAttr("image")
     _is_on_several: bool = PrivateAttr(False)
+    _workers: FunctionWorkers | None = PrivateAttr(None)
+    _input: Spec | None = PrivateAttr(None)
     _output: Spec | None = PrivateAttr(None)
     """What the function returns; None until `resolve`."""
 
@@ -142,6 +149,10 @@ class Python(Step):
         self._folder, self._where = context.get("folder"), context.get("where", "")
         on = context.get("on", ())
         self._field, self._is_on_several = next(iter(on), "image"), len(on) > 1
+        if self.workers:
+            self._workers = FunctionWorkers(
+                self.call, self.args, self._folder, self.workers, self.timeout
+            )
         return self
 
     def sample(self, u: Uniforms) -> Sampled:
@@ -159,6 +170,7 @@ class Python(Step):
             resolved.__dict__["returns"] = self.returns or self._learn(input_spec)
             assert resolved.returns is not None
             resolved._output = resolved.returns.apply_to(input_spec)
+            resolved._input = input_spec
         return resolved
 
     def infer_spec(self, input_spec: Spec) -> Spec:
@@ -192,6 +204,24 @@ class Python(Step):
     @property
     def _changes_size(self) -> bool:
         return self.returns is not None and self.returns.size is not None
+
+    def list_calls(self) -> list[UserCall]:
+        name, is_named = name_function(self.call), isinstance(self.call, str)
+        return [
+            UserCall(name, self._where, is_named, self.workers, self._hash_text, self._try_once)
+        ]
+
+    def _hash_text(self) -> str:
+        """Return a hash of the function's text; "" if none is at hand, as in a server's client."""
+        return "" if self._input is None else self._find().hash_text()
+
+    def _try_once(self) -> Any:
+        assert self._input is not None
+        return self._run(_draw(self._input, _TRIAL_SIDES[0]), (0, 0))
+
+    def release(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
 
     def _find(self) -> UserFunction:
         """Return the function; raise StepIncompatibleError if there is none that can be called."""
@@ -238,27 +268,24 @@ class Python(Step):
         import torch
 
         upper, lower = (int(n) for n in seed)
-        own = image.clone(memory_format=torch.contiguous_format)
+        number = upper * _LOW + lower
         try:
-            output = function(own, self._field, upper * _LOW + lower)
+            if self._workers is None:
+                own = image.clone(memory_format=torch.contiguous_format)
+                return function(own, self._field, number)
+            call = partial(self._workers.call, field=self._field, seed=number)
+            return check_call(function.name, call, image)
         except SampleIncompatibleError:
             raise
-        except GlobalDrawsError as e:
+        except (GlobalDrawsError, FunctionMissingError) as e:
             raise self._blame(str(e)) from e
-        except Exception as e:
-            if failure := machine_failure(e):
-                raise EngineError(failure) from e
-            reason = f"{type(e).__name__}: {e}".strip().rstrip(":")
-            line = find_line(e, function)
-            at = f" at {line}" if line else ""
-            text = "".join(traceback.format_exception(e))
-            raise self._blame(f"{function.name} raised {reason}{at}{on}", text) from e
-        if isinstance(output, torch.Tensor):
-            return output.as_subclass(torch.Tensor).detach()
-        raise self._blame(
-            f"{function.name} returned a {type(output).__name__}, but should return a "
-            "tensor: write torch.from_numpy for arrays"
-        )
+        except (Exception, SystemExit) as e:
+            failure = explain_failure(e, function.find_line)
+            if failure.machine:
+                raise EngineError(failure.machine) from e
+            if failure.is_a(SampleIncompatibleError):  # in another process
+                raise SampleIncompatibleError(failure.message) from e
+            raise self._blame(f"{function.name} {failure.reason}{on}", failure.text) from e
 
     def _blame(self, mistake: str, text: str = "") -> StepError:
         """Return a StepError about the function, and keep it for engines that lose exceptions."""

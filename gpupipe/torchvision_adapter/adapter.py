@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.step_registry import STEPS, advise_on_torchvision, to_snake_case
+from gpupipe.runtime.function_draws import GlobalDrawsError, check_draws
+from gpupipe.runtime.user_functions import FunctionMissingError, find_function, name_function
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.validation_errors import to_problems
 from gpupipe.torchvision_adapter.parameters import NoCounterpartError, read_dtype, read_parameters
@@ -37,15 +40,42 @@ class StepList(list[Any]):
     """
 
     def to_yaml(self) -> str:
-        """Return the YAML of the pipeline, as a file in `pipelines/` has it."""
-        return "".join(
-            f"- {item}\n"
-            if isinstance(item, str)
-            else yaml.safe_dump([item], default_flow_style=None, sort_keys=False, width=96)
-            for item in self
-        )
+        """Return the YAML of the pipeline, as a file in `pipelines/` has it.
+
+        A function is written as "module:function". What has no such name, such as a lambda or an
+        object, gets a comment: a file cannot have it.
+        """
+        return "".join(_write_item(item) for item in to_plain_types(list(self)))
 
     __str__ = to_yaml
+
+
+def _write_item(item: Any) -> str:
+    if isinstance(item, str):
+        return f"- {item}\n"
+    nameless: list[str] = []
+    named = _name_functions(item, nameless)
+    text = yaml.safe_dump([named], default_flow_style=None, sort_keys=False, width=96)
+    comments = [f"# no file can have {name}: define a function in a module\n" for name in nameless]
+    return "".join([*comments, text])
+
+
+def _name_functions(value: Any, nameless: list[str]) -> Any:
+    """Return a copy with names in place of functions. Names by which none is found: `nameless`."""
+    if isinstance(value, dict):
+        return {key: _name_functions(v, nameless) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_name_functions(v, nameless) for v in value]
+    if not callable(value):
+        return value
+    name = name_function(value)
+    try:
+        is_found = find_function(name, {}, None).function is value
+    except FunctionMissingError:
+        is_found = False
+    if not is_found and not isinstance(value, type):
+        nameless.append(name)
+    return name
 
 
 def from_torchvision(
@@ -61,6 +91,10 @@ def from_torchvision(
     moves masks. Here a step works on the image alone, unless it has `on: [image, mask]`
     (docs/configuration.md).
 
+    Functions, and transforms of classes that are not torchvision's, become steps `python`, which
+    call them on tensors (C, H, W); a warning names them. What draws from global generators, as such
+    transforms do, runs in a process of its own (`workers: 1`), so that its draws can be repeated.
+
     Args:
         transform: A Compose, another container, or a single transform.
         mode: The mode of `decode`: "rgb" (3 channels) or "gray" (1 channel).
@@ -69,9 +103,10 @@ def from_torchvision(
         The steps. load() takes them as `pipeline=`, and print() shows their YAML.
 
     Raises:
-        ConfigError: If the order of the steps is invalid, or a transform has no counterpart: for
-            example, it is a function, a subclass of a torchvision transform, or it has a parameter
-            that the step lacks. The message lists all mistakes, each with advice.
+        ConfigError: If the order of the steps is invalid, or a transform of torchvision has no
+            counterpart: for example, it has a parameter that the step lacks. The message lists all
+            mistakes, each with advice.
+        StepError: If a function fails on a drawn image.
 
     Example:
         >>> compose = v2.Compose([v2.RandomResizedCrop(224), v2.ToImage(),
@@ -96,6 +131,12 @@ def from_torchvision(
         problems += e.problems
     if problems:
         raise ConfigError(problems)
+    if called := [place for part in adapted for place in part.list_called()]:
+        warnings.warn(
+            f"no step does what {', '.join(called)} does: it is called itself, as a step 'python', "
+            "on tensors (C, H, W) (docs/howto/function.md)",
+            stacklevel=2,
+        )
     return StepList(steps)
 
 
@@ -125,6 +166,11 @@ class _Adapted:
             places |= part.list_places(inner)
         return places
 
+    def list_called(self) -> list[str]:
+        """Return where the transforms are that a step `python` calls."""
+        own = [self.where] if isinstance(self.item, dict) and "python" in self.item else []
+        return own + [place for part in self.nested for place in part.list_called()]
+
 
 def _list_annotations(adapted: Iterable[_Adapted]) -> dict[str, Spec]:
     """Return specs of the annotations without which one of the steps makes no sense."""
@@ -149,20 +195,41 @@ def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]
         return []
     if name in ("RandomApply", "RandomChoice", "RandomOrder"):
         return _adapt_container(name, transform, path, problems)
-    step = to_snake_case(name)
+    if name in ("", "Lambda"):
+        item: Any = _call_itself(transform, name)
+    else:
+        step = to_snake_case(name)
+        try:
+            if name in ("ToTensor", "ToDtype", "ConvertImageDtype"):
+                step, parameters = "to_dtype", read_dtype(name, transform)
+                if parameters["dtype"] is None:
+                    return []
+            elif step in STEPS.names():
+                parameters = read_parameters(step, transform)
+            else:
+                raise NoCounterpartError(_advise(name, transform))
+            item = _make_item(step, parameters, where, problems)
+        except NoCounterpartError as e:
+            problems.append(Problem(where, str(e)))
+            item = UNRESOLVED
+    return [_Adapted(item, where)]
+
+
+def _call_itself(transform: Any, name: str) -> dict[str, Any]:
+    """Return a step `python` for a function, or for a transform that is not torchvision's."""
+    import torch
+
+    call = transform
+    if name == "Lambda" and getattr(transform, "types", (object,)) == (object,):
+        call = transform.lambd
     try:
-        if name in ("ToTensor", "ToDtype", "ConvertImageDtype"):
-            step, parameters = "to_dtype", read_dtype(name, transform)
-            if parameters["dtype"] is None:
-                return []
-        elif step in STEPS.names():
-            parameters = read_parameters(step, transform)
-        else:
-            raise NoCounterpartError(_advise(name, transform))
-    except NoCounterpartError as e:
-        problems.append(Problem(where, str(e)))
-        return [_Adapted(UNRESOLVED, where)]
-    return [_Adapted(_make_item(step, parameters, where, problems), where)]
+        with check_draws():
+            find_function(call, {}, None)(torch.zeros(3, 64, 64, dtype=torch.uint8), "image", 0)
+    except GlobalDrawsError:
+        return {"python": {"call": call, "workers": 1}}
+    except Exception:  # the image may be another than it needs: the trial of the pipeline tells
+        pass
+    return {"python": {"call": call}}
 
 
 def _adapt_container(
@@ -278,13 +345,5 @@ def _advise(name: str, transform: Any) -> str:
     if name in _BATCH_STEPS:
         step = f"{_BATCH_STEPS[name]}: {{alpha: {transform.alpha:g}}}"
         return f"it mixes whole batches: write 'batch: [{step}]' in the config (docs/batch.md)"
-    if name:
-        advice = advise_on_torchvision(name, ())
-        return advice or f"there is no step '{to_snake_case(name)}': {_OWN_STEP}"
-    bases = [
-        b for b in type(transform).__mro__ if b.__module__.startswith("torchvision.transforms")
-    ]
-    if bases and bases[0].__name__ != "Transform":
-        base = bases[0].__name__
-        return f"a subclass may do something else than {base}: take {base}, or {_OWN_STEP}"
-    return f"it is no class of torchvision, and code cannot stand in YAML: {_OWN_STEP}"
+    advice = advise_on_torchvision(name, ())
+    return advice or f"there is no step '{to_snake_case(name)}': {_OWN_STEP}"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from typing import Any
 
 import numpy as np
 import torch
+
+from gpupipe.pipeline.step import SampleIncompatibleError
 
 
 def stamp(image: torch.Tensor, rng: torch.Generator, strength: float = 0.5) -> torch.Tensor:
@@ -70,3 +77,73 @@ class Divide:
 
     def __call__(self, sample: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: image // self.by for name, image in sample.items()}
+
+
+def draws_of_all(image: torch.Tensor) -> torch.Tensor:
+    """Draws from the global generators of torch, NumPy and Python, as most callables do."""
+    factor = torch.rand(1).item() * np.random.rand() * random.random()
+    return (image * factor**0.2).to(image.dtype)
+
+
+def name_process(image: torch.Tensor) -> torch.Tensor:
+    """Fills the image with the number of the process that called it."""
+    return torch.full(image.shape, os.getpid(), dtype=torch.int64)
+
+
+def work(image: torch.Tensor) -> torch.Tensor:
+    """Holds Python's lock for a while."""
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:
+        pass
+    return name_process(image)
+
+
+def hang_if_dark(image: torch.Tensor) -> torch.Tensor:
+    while image.float().mean() < 60:
+        time.sleep(0.1)
+    return image
+
+
+def exit_if_dark(image: torch.Tensor) -> torch.Tensor:
+    if image.float().mean() < 60:
+        os._exit(3)
+    return image
+
+
+def leave_if_dark(image: torch.Tensor) -> torch.Tensor:
+    if image.float().mean() < 60:
+        sys.exit("it is dark")
+    return image
+
+
+def crash_if_dark(image: torch.Tensor) -> torch.Tensor:
+    if image.float().mean() < 60:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return image
+
+
+def fork_if_dark(image: torch.Tensor) -> torch.Tensor:
+    if image.float().mean() < 60:
+        os.fork()
+    return image
+
+
+def skip_if_dark(image: torch.Tensor) -> torch.Tensor:
+    if image.float().mean() < 60:
+        raise SampleIncompatibleError("it is dark")
+    return image
+
+
+KEPT: list[torch.Tensor] = []
+
+
+def keep(image: torch.Tensor) -> torch.Tensor:
+    """Keeps its image, and gives back a view."""
+    KEPT.append(image)
+    return image[:, 1:]
+
+
+def start_program(image: torch.Tensor) -> torch.Tensor:
+    print("of the function")
+    subprocess.run([sys.executable, "-c", "print('of its program')"], check=True)
+    return image.to(torch.bfloat16)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,61 @@ def test_draws_from_elsewhere_are_refused(
 def test_load_checks_a_declared_function_on_the_first_sample(root: Path) -> None:
     with pytest.raises(StepError, match=r"to_array .* returned a ndarray.*torch.from_numpy"):
         load(root, ["decode", step("to_array", returns={}), CROP], engine="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("refuse_dark", "raised LookupError: it is dark at .*user_functions"),
+        ("hang_if_dark", "not returned after 2 s at .*user_functions|TimeoutError: .*2 s"),
+        ("leave_if_dark", "raised SystemExit"),
+    ],
+)
+@pytest.mark.parametrize("options", [*ENGINES, {"engine": "dataloader", "workers": 2}], ids=str)
+def test_what_fails_in_a_worker_names_function_and_sample(
+    root: Path, options: Any, name: str, reason: str
+) -> None:
+    with pytest.raises(StepError, match=reason) as caught:
+        images(root, step(name, workers=1, timeout=2), CROP, **options)
+    for part in ("pipeline.1", f"{name} (", "4.png"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("options", ENGINES[:2], ids=str)
+def test_a_sample_refused_in_a_worker_is_left_out(root: Path, options: Any) -> None:
+    left = images(
+        root, step("skip_if_dark", workers=1), CROP, on_error="skip", max_bad=1, **options
+    )
+    assert left.keys() == {0, 1, 2, 3}
+
+
+def test_the_loader_ends_the_workers(root: Path) -> None:
+    nested = {"random_apply": {"p": 1.0, "transforms": [step("name_process", workers=1)]}}
+    with load(root, ["decode", step("name_process", workers=2), nested, CROP]) as loader:
+        processes = {int(n) for image in by_id(loader).values() for n in image.unique()}
+        assert os.getpid() not in processes
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_workers_and_timeout_change_no_fingerprint(root: Path) -> None:
+    found = set()
+    for parameters in ({}, {"workers": 2}, {"timeout": 5}):
+        with load(root, ["decode", step("stamp", **parameters), CROP]) as loader:
+            found.add(loader.config.pipeline.fingerprint)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("parameters", [{"workers": -1}, {"timeout": 0}, {"workers": 1.5}])
+def test_wrong_workers(root: Path, parameters: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(parameters))):
+        images(root, step("stamp", **parameters), CROP)
+
+
+def test_a_lambda_with_workers(root: Path) -> None:
+    with pytest.raises((StepError, ConfigError), match=r"cannot be sent .*workers: 0"):
+        images(root, {"python": {"call": lambda image: image, "workers": 1}}, CROP)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import yaml_files
 from gpupipe.schema.document import Document
+from helpers import user_functions, user_transforms
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLIP = v2.RandomHorizontalFlip()
@@ -222,14 +223,6 @@ def test_containers_are_nested(module: Any) -> None:
     assert parse(str(steps)).fingerprint == parse(yaml.safe_dump(list(steps))).fingerprint
 
 
-class MyCrop(v2.RandomCrop):
-    """Does something else."""
-
-
-class Mine(v2.Transform):
-    """A transform of one's own."""
-
-
 def test_identity_and_a_size_of_none() -> None:
     steps = gpupipe.from_torchvision(
         v2.Compose([torch.nn.Identity(), v2.Resize(size=None, max_size=32), v2.ToImage()])
@@ -241,9 +234,6 @@ def test_all_that_has_no_counterpart_is_named_with_what_to_write() -> None:
     missing = v2.Compose(
         [
             v2.CutMix(alpha=0.3, num_classes=3),
-            v2.Lambda(lambda image: image),
-            lambda image: image,
-            v2.Compose([MyCrop(3), Mine()]),
             v2.RandomChoice([v2.RandomApply([v2.ToPILImage()]), v2.Resize(3, 1)]),
             v2.ToPILImage(),
             v2.Pad(1, fill={tv_tensors.Mask: 255}),
@@ -257,21 +247,52 @@ def test_all_that_has_no_counterpart_is_named_with_what_to_write() -> None:
     found = {p.where: p.what for p in raised.value.problems}
     parts = {
         "transforms[0] (CutMix)": "'batch: [cutmix: {alpha: 0.3}]'",
-        "transforms[1] (Lambda)": "a step of your own",
-        "transforms[2] (<lambda>)": "a step of your own",
-        "transforms[3].transforms[0] (MyCrop)": "take RandomCrop",
-        "transforms[3].transforms[1] (Mine)": "a step of your own",
-        "transforms[4].transforms[0].transforms[0] (ToPILImage)": "leave it out",
-        "transforms[4].transforms[1] (Resize)": "'lanczos', but should be 'nearest', 'bilinear'",
-        "transforms[5] (ToPILImage)": "leave it out",
-        "transforms[6] (Pad)": "pad.fill is {image: empty, mask: 255}, but should be one number",
-        "transforms[7] (ToDtype)": "'to_dtype: {dtype: int64, on: mask}'",
-        "transforms[8] (UniformTemporalSubsample)": "choose the frames",
-        "transforms[9] (RandomPosterize)": "random_posterize.bits is 12",
+        "transforms[1].transforms[0].transforms[0] (ToPILImage)": "leave it out",
+        "transforms[1].transforms[1] (Resize)": "'lanczos', but should be 'nearest', 'bilinear'",
+        "transforms[2] (ToPILImage)": "leave it out",
+        "transforms[3] (Pad)": "pad.fill is {image: empty, mask: 255}, but should be one number",
+        "transforms[4] (ToDtype)": "'to_dtype: {dtype: int64, on: mask}'",
+        "transforms[5] (UniformTemporalSubsample)": "choose the frames",
+        "transforms[6] (RandomPosterize)": "random_posterize.bits is 12",
     }
     assert found.keys() == parts.keys()
     for place, part in parts.items():
         assert part in found[place]
+
+
+def test_functions_and_classes_of_ones_own_are_called(faces: Path) -> None:
+    halve = v2.Lambda(user_functions.halve)
+    mine = v2.Compose(
+        [
+            v2.Resize((40, 40)),
+            halve,
+            lambda image: 1 - image,
+            v2.RandomApply([user_transforms.TwoSided(8)], p=1),
+            v2.CenterCrop(8),
+        ]
+    )
+    with pytest.warns(UserWarning, match="is called itself") as warned:
+        steps = gpupipe.from_torchvision(mine)
+    for place in (
+        "transforms[1] (Lambda)",
+        "transforms[2] (<lambda>)",
+        "transforms[3].transforms[0] (TwoSided)",
+    ):
+        assert place in str(warned[0].message)
+    nested = steps[4]["random_apply"]["transforms"]
+    assert nested == [{"python": {"call": mine.transforms[3].transforms[0], "workers": 1}}]
+    text = steps.to_yaml()
+    assert "python: {call: 'helpers.user_functions:halve'}" in text
+    assert text.count("# no file can have") == 2
+    assert len(yaml.safe_load(text)) == len(steps)
+    with gpupipe.load(
+        {"data": {"source": "folder", "root": str(faces)}, "pipeline": steps},
+        device="cpu",
+        batch_size=8,
+    ) as loader:
+        batch = next(iter(loader))["image"]
+    assert batch.shape == (8, 1, 8, 8)
+    assert 0 <= batch.min() < batch.max() <= 1
 
 
 def test_an_order_that_is_refused_is_blamed_on_the_transform() -> None:

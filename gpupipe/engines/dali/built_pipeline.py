@@ -27,8 +27,8 @@ from gpupipe.engines.dali.operators.trial import KnownGood
 from gpupipe.engines.dali.reader import BuildOptions, Reader, make_reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime.failures import machine_failure
+from gpupipe.runtime.function_failures import take_failure
 from gpupipe.runtime.tracing import span
-from gpupipe.runtime.user_functions import take_failure
 from gpupipe.sampling.sampler import Plan
 
 

@@ -38,6 +38,7 @@ from gpupipe.engines.ray.pool import RayWorkerPool
 from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus, WaitMeter
 from gpupipe.engines.ray.worker import BatchAnswer, unpack
 from gpupipe.errors import EngineError
+from gpupipe.pipeline.user_calls import explain_nameless
 from gpupipe.runtime.memory import record_stream
 from gpupipe.runtime.process import ExitHandler
 from gpupipe.runtime.ranks import ranks_on_machine
@@ -173,6 +174,8 @@ class RayEngine(QuarantiningEngine):
 
     def __init__(self, job: Job, gpu: int | None) -> None:
         super().__init__(job, gpu)
+        if mistake := explain_nameless(job.pipeline):
+            raise EngineError(mistake)
         options = job.loader.ray
         worker_job, own_job = split_job(job)
         self._finish = BatchFinisher(own_job, gpu)

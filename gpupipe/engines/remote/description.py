@@ -27,6 +27,7 @@ from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.pipeline.step_registry import STEPS
+from gpupipe.pipeline.user_calls import explain_nameless
 from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import Selection
 from gpupipe.schema.document import Document
@@ -125,6 +126,8 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
         sampler: The order of the samples.
     """
     pipeline = config.pipeline
+    if mistake := explain_nameless(pipeline):
+        raise ServerError(mistake)
     return {
         "name": config.name,
         "source": config.source_name,
