@@ -1,5 +1,15 @@
-"""Run the command line with `python -m gpupipe`."""
+"""Runs the command line: the command `gpupipe`, or `python -m gpupipe`."""
 
-from gpupipe.cli.app import main
+import signal
 
-main()
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Ctrl-C ends the process. A KeyboardInterrupt may be lost in an import: see `exit_in_imports`.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from gpupipe.cli.app import main
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+else:
+    from gpupipe.cli.app import main
+
+if __name__ == "__main__":
+    main()

@@ -26,7 +26,7 @@ from gpupipe.cli.arguments import (
     write_json,
     writing,
 )
-from gpupipe.cli.console import Screen, console, leave_interrupted, read_config
+from gpupipe.cli.console import Screen, console, exit_in_imports, leave_interrupted
 from gpupipe.errors import ConfigError, GpupipeError, StepError, counted
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with exit_in_imports():
+                return super().invoke(ctx)
         except ConfigError as e:
             click.echo(
                 f"gpupipe: {len(e.problems)} mistake{'s' * (len(e.problems) > 1)} in the "
@@ -105,10 +106,11 @@ def run(
     KEY=VALUE changes a setting: batch_size=64, device=cpu, data.root=/images,
     pipeline=imagenet_train.
     """
-    checked = read_config(config, overrides)
+    from gpupipe import config as configs
     from gpupipe.bench import tables
     from gpupipe.bench.memory import PeakMemory
 
+    checked = configs.read(config, overrides)
     with Screen(quiet) as screen, PeakMemory() as memory:
         loader, meter = screen.start(
             checked, lambda loader, batch: _show(loader, batch, show) if show else None

@@ -8,12 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import perf_counter
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
-
-from gpupipe.errors import GpupipeError
 
 if TYPE_CHECKING:
     from gpupipe.config import Config
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gpupipe.loader import Loader
 
 _INTERRUPTED = 130
-_CHILD_SECONDS = 1.0
 _PIPED_WIDTH = 120
 
 
@@ -137,11 +136,11 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
         overrides: KEY=VALUE settings.
         here: Whether to read the index on this machine even if a server makes the batches.
     """
-    checked = read_config(name, overrides)
     from gpupipe import config as configs
     from gpupipe.loader import open_loader
     from gpupipe.loading.assembly import resolve
 
+    checked = configs.read(name, overrides)
     if not here and not resolve(checked).reads_data:
         with open_loader(checked) as loader:
             return checked, loader.index
@@ -191,52 +190,69 @@ def console() -> Any:
     return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
-def read_config(name: str, overrides: tuple[str, ...]) -> Config:
-    """Read a config, and import all that its loader needs; Ctrl-C ends the process meanwhile."""
-    with exit_on_interrupt():
-        from gpupipe import config as configs
-        from gpupipe import loader  # noqa: F401  # imports torch
-        from gpupipe.loading.assembly import resolve
-
-        checked = configs.read(name, overrides)
-        with suppress(GpupipeError):  # the command meets it again, where it tells it
-            resolve(checked)
-    return checked
-
-
 @contextmanager
-def exit_on_interrupt() -> Iterator[None]:
-    """Exit at once on Ctrl-C inside the block, which only imports modules.
+def exit_in_imports() -> Iterator[None]:
+    """Exit at once on Ctrl-C inside the block if it meets an import.
 
-    A KeyboardInterrupt would be lost there: packages catch all exceptions of what they import.
+    A KeyboardInterrupt would be lost there: packages catch all exceptions of what they import. It
+    is raised everywhere else.
     """
-    before = signal.getsignal(signal.SIGINT)
+    before, process = signal.getsignal(signal.SIGINT), os.getpid()
     if (
         before is not signal.default_int_handler
         or threading.current_thread() is not threading.main_thread()
     ):
         yield  # the caller handles it, or ignores it
         return
-    signal.signal(signal.SIGINT, lambda number, frame: leave_interrupted())
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process and any(_iter_imports(frame)):  # not in a forked child
+            leave_interrupted()
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
 
 
+def _iter_imports(frame: FrameType | None) -> Iterator[bool]:
+    """Yield, for a frame and all its callers, whether it belongs to Python's import system."""
+    while frame is not None:
+        yield frame.f_code.co_filename.startswith("<frozen importlib")
+        frame = frame.f_back
+
+
 def leave_interrupted() -> None:
     """Exit at once with code 130, without waiting for batches that are still being decoded.
 
-    Worker processes are killed first: they would outlive this process for a moment.
+    Child processes are killed first: they would outlive this process for a moment.
     """
     click.echo("interrupted", err=True)
-    if "multiprocessing" in sys.modules:
-        for child in sys.modules["multiprocessing"].active_children():
-            child.kill()
-            child.join(_CHILD_SECONDS)
+    children = [child for child in _list_children() if not _is_tracker(child)]
+    for child in children:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    for child in children:
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(_INTERRUPTED)
+
+
+def _list_children() -> list[int]:
+    """Return the ids of the child processes; [] on systems that do not list them in /proc."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return [int(child) for path in lists for child in path.read_text().split()]
+
+
+def _is_tracker(process: int) -> bool:
+    """Return whether a process is multiprocessing's, which frees shared memory after this one."""
+    with suppress(OSError):
+        return b"resource_tracker" in Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
 
 
 def format_size(count: float) -> str:

@@ -98,28 +98,33 @@ def test_after_ctrl_c_the_exit_code_is_that_of_shells() -> None:
 
 
 INTERRUPTED = """
-import os, signal, sys
+import importlib, os, signal, sys
+from pathlib import Path
 from gpupipe.cli import console
 
-with console.exit_on_interrupt():
+interrupt = "import os, signal; os.kill(os.getpid(), signal.SIGINT); [0 for _ in range(1000)]"
+Path("interrupts.py").write_text(interrupt)
+sys.path.insert(0, "")
+with console.exit_in_imports():
+    try:
+        exec(interrupt)
+    except KeyboardInterrupt:
+        print("raised", flush=True)
     try:  # as packages do, around the imports of what they can do without
-        os.kill(os.getpid(), signal.SIGINT)
-        for _ in range(1000):
-            pass
+        import interrupts
     except BaseException:
-        pass
-print("lost")
+        print("lost")
 """
 
 
-def test_ctrl_c_is_not_lost_while_modules_are_imported() -> None:
-    done = forked_python.run(["-c", INTERRUPTED])
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+def test_ctrl_c_is_raised_but_in_imports_where_it_ends_the_process(tmp_path: Path) -> None:
+    done = forked_python.run(["-c", INTERRUPTED], cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "raised\n", "interrupted\n")
 
 
-def test_after_the_imports_ctrl_c_is_an_exception_again() -> None:
+def test_after_the_block_ctrl_c_has_its_handler_again() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with console.exit_on_interrupt():
+    with console.exit_in_imports():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -129,25 +134,60 @@ import os, signal, sys
 
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
-        if name == "gpupipe.loading.assembly":
-            try:
-                os.kill(os.getpid(), signal.SIGINT)
-                for _ in range(1000):
-                    pass
-            except KeyboardInterrupt:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000):
                 pass
+        except KeyboardInterrupt:
+            pass
 
-sys.meta_path.insert(0, Interrupts())
 from gpupipe.cli.app import main
 
-main(["run", "lfw", "data.root=/nowhere", "data.fetch=null"])
+sys.meta_path.insert(0, Interrupts())
+main()
 """
 
 
-def test_run_ends_when_it_is_interrupted_in_an_import() -> None:
-    command = [sys.executable, "-c", IMPORTING]
+@pytest.mark.parametrize(
+    "words",
+    ["run lfw", "check lfw", "compare", "profile lfw", "tune lfw", "serve lfw", "doctor", "init ."],
+)
+def test_a_command_ends_when_it_is_interrupted_in_an_import(words: str) -> None:
+    command = [sys.executable, "-c", IMPORTING, *words.split()]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+STARTING = IMPORTING.replace("from gpupipe.cli.app import main\n", "").replace(
+    "main()", "import runpy; runpy.run_module('gpupipe', run_name='__main__')"
+)
+
+
+def test_before_the_commands_are_imported_ctrl_c_has_its_default_action() -> None:
+    code = STARTING.replace("try:", "if name != 'gpupipe.cli': return\n        try:")
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_no_process_of_an_interrupted_command_is_left(faces: Path) -> None:
+    script = "import os, runpy; os.setsid(); runpy.run_module('gpupipe', run_name='__main__')"
+    data = f"data={{source: folder, root: {faces}}}"
+    words = ["run", "lfw", data, "engine=dataloader", "workers=2", "batch_size=8"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forked_python.Process(["-c", script, *words, "--epochs", "100000"], **pipes) as process:
+        try:
+            assert process.stdout
+            assert process.stderr
+            process.stdout.readline()
+            os.killpg(process.pid, signal.SIGINT)
+            err = process.stderr.read()
+            process.wait(60)
+            left = subprocess.check_output(["ps", "-eo", "pgid,args"], text=True)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert err.endswith("interrupted\n")
+    assert [line for line in left.splitlines() if line.split()[0] == str(process.pid)] == []
 
 
 def test_no_worker_outlives_an_interrupted_command() -> None:

@@ -12,7 +12,7 @@ from gpupipe.decoders import libtiff
 from helpers.image_files import encoded
 
 
-@pytest.mark.parametrize("engine", ["cpu", "dataloader"])
+@pytest.mark.parametrize("engine", ["cpu", "dataloader", "dali"])
 def test_a_damaged_tiff_is_an_error_with_its_path_and_no_line_on_stderr(
     tmp_path: Path, engine: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

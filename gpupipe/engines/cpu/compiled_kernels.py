@@ -64,9 +64,12 @@ _Create = Callable[[_Output | None], Stage]
 
 
 def find_warp(match: Match) -> _Create | None:
-    """Return the _Create of a warp; None if it is not bilinear, of RGB images of uint8."""
+    """Return the _Create of a warp; None if it is not bilinear, of RGB images of uint8.
+
+    Return None, too, if a result has a side of more than 2**20 pixels.
+    """
     warp = match[ops.WarpOp]
-    if not _is_rgb(warp) or warp.interpolation != "bilinear":
+    if not _is_rgb(warp) or warp.interpolation != "bilinear" or not _can_make(warp.sizes):
         return None
     fill = ops.spread_fill(warp.fill, _RGB)
 
@@ -92,16 +95,16 @@ def _find_flip(match: Match) -> _Create | None:
 def find_resize(match: Match) -> _Create | None:
     """Return the _Create of a resize with an optional crop and flip.
 
-    Return None if the images are not RGB in uint8, if torchvision does not resize them in uint8, or
-    if a crop is not inside the resized image. Without antialiasing, torchvision's bilinear resize
-    is in float32 on processors without AVX2.
+    Return None if the images are not RGB in uint8, if torchvision does not resize them in uint8, if
+    a crop is not inside the resized image, or if that has a side of more than 2**20 pixels. Without
+    antialiasing, torchvision's bilinear resize is in float32 on processors without AVX2.
     """
     resize, crop, flip = match[ops.ResizeOp], match.get(ops.CropOp), match.get(ops.FlipOp)
     is_bicubic = resize.interpolation == "bicubic"
     is_bilinear_uint8 = resize.antialias or _TORCH_HAS_AVX2
     if not is_bicubic and not (resize.interpolation == "bilinear" and is_bilinear_uint8):
         return None
-    if not _is_rgb(resize):
+    if not _is_rgb(resize) or not _can_make(resize.sizes):
         return None
     if crop is not None and not ops.are_inside(crop.windows, resize.sizes):
         return None
@@ -118,6 +121,11 @@ def find_resize(match: Match) -> _Create | None:
     return create
 
 
+def _can_make(sizes: NDArray[np.int64]) -> bool:
+    """Return whether the extension makes images of these [height, width], (B, 2)."""
+    return not sizes.size or bool(sizes.max() <= _extension.MAX_SIDE)
+
+
 def _is_rgb(op: ops.Op) -> bool:
     return op.spec.dtype == "uint8" and op.spec.channels == _RGB
 
@@ -132,6 +140,11 @@ def run_alone(stage: Stage, content: Content, row: int) -> Array:
     pixel = array.itemsize * array.shape[2]
     is_packed = array.strides[1:] == (pixel, array.itemsize) and array.flags.aligned
     pixels = _extension.run_stage(stage, row, array if is_packed else as_packed(array))
+    if pixels is None and max(array.shape) > _extension.MAX_SIDE:
+        raise ValueError(
+            f"a side of {max(array.shape):,} pixels, but engine cpu takes up to "
+            f"{_extension.MAX_SIDE:,}: use engine: dataloader"
+        )
     if pixels is None:
         raise ValueError(f"an image of {array.shape} in {array.dtype} has another form than stated")
     return cast(Array, np.asarray(pixels))

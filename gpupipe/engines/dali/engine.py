@@ -58,6 +58,7 @@ from gpupipe.engines.dali.built_pipeline import BuiltPipeline
 from gpupipe.engines.dali.cached_reader import open_cache
 from gpupipe.engines.dali.checks import can_lower, check_affinity, check_steps
 from gpupipe.engines.dali.field_readers import open_fields
+from gpupipe.engines.dali.files import can_decode
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.lowering import Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
@@ -141,8 +142,8 @@ class DaliEngine(QuarantiningEngine):
 
     @classmethod
     def find_decoder(cls, loader: LoaderConfig, data: FileBytes, options: DecodeOptions) -> str:
-        is_plain = read_header(data).is_plain
-        return "DALI" if is_plain else DecoderChain().find_decoder(data, options)
+        is_for_dali = can_decode(read_header(data), data)
+        return "DALI" if is_for_dali else DecoderChain().find_decoder(data, options)
 
     @classmethod
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:

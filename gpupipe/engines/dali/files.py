@@ -4,7 +4,8 @@ The headers yield the image sizes, and show which files must not reach DALI's de
 up the samples of a batch on several threads, one of which is the thread that called DALI. A thread
 that refuses a sample there throws an exception. If this is the calling thread, the exception
 unwinds a stack frame that the other threads still use, and the process ends (SIGSEGV). Therefore
-only plain images reach DALI's decoder: see gpupipe.decoders.image_header.
+only plain images reach DALI's decoder: see gpupipe.decoders.image_header. PNGs about which libpng
+would write to stderr do not: see gpupipe.decoders.png_chunks.
 
 gpupipe.decoders decodes all other images, on separate threads. DALI gets their pixels as PNM files,
 and decodes those to the same pixels. So all images go through the same graph, in the same batch. A
@@ -41,6 +42,7 @@ from numpy.typing import NDArray
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import Header
 from gpupipe.decoders.image_header import check_header, read_header
+from gpupipe.decoders.png_chunks import is_quiet
 from gpupipe.errors import EngineError
 
 _MAX_END, _MAX_SIDE = 2**32 - 1, 2**16 - 1
@@ -133,7 +135,7 @@ class ImageFiles:
             header = read_header(file)
             check_header(header, self._max_pixels)
             is_checked = self._checks_jpegs and header.format == "JPEG"
-            if not header.is_plain or (is_checked and looks_damaged(file)):
+            if not can_decode(header, file) or (is_checked and looks_damaged(file)):
                 others.append(n)
                 continue
             size[n] = self._oriented(header)
@@ -162,6 +164,11 @@ class ImageFiles:
             return list(decoded)
         except MemoryError as e:
             raise EngineError(_NO_MEMORY) from e
+
+
+def can_decode(header: Header, data: Any) -> bool:
+    """Return whether DALI may decode an image file with this header."""
+    return header.is_plain and (header.format != "PNG" or is_quiet(data))
 
 
 def as_pnm(pixels: NDArray[Any]) -> NDArray[np.uint8]:
