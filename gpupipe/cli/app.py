@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 import gpupipe
-from gpupipe.cli import cache, catalog, compare, drawing, init, listing, profile, serve
+from gpupipe.cli import cache, catalog, compare, drawing, init, inspect, listing, profile, serve
 from gpupipe.cli.arguments import (
     AsJson,
     ConfigName,
@@ -254,6 +254,7 @@ _PROFILING = (compare.compare, compare.parity, profile.profile, profile.tune)
 for _command in (
     *_PROFILING,
     drawing.gallery,
+    inspect.inspect,
     listing.list_,
     listing.show,
     drawing.show_batch,

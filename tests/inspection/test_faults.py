@@ -1,0 +1,43 @@
+"""Annotations that disagree with the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from gpupipe import config as configs
+from gpupipe.inspection.findings import find_all
+from gpupipe.inspection.scan import scan
+from gpupipe.runtime.progress import ignore_progress
+from helpers.coco_files import document, write
+
+
+def test_wrong_annotations_are_found_each_in_its_image(tmp_path: Path) -> None:
+    content = document(12)
+    boxes = {a["image_id"] - 100: a for a in content["annotations"]}  # the last one of each image
+    width = content["images"][1]["width"]
+    boxes[1]["bbox"] = [width - 10, 1, 15, 5]
+    boxes[2]["bbox"] = [3, 3, 1, 8]
+    boxes[3]["category_id"] = 99
+    for number in (1, 2, 3):
+        boxes[number]["iscrowd"] = 0
+    file = write(tmp_path, content)
+    Image.new("RGB", (30, 40)).save(tmp_path / "images" / "004.jpg")  # and the JSON says another
+    data = {"source": "coco", "root": f"{tmp_path}/images", "annotations": str(file)}
+    config = configs.read({"data": data, "pipeline": ["decode"], "loader": {"batch_size": 2}})
+    scanned = scan("train", config, config.source.index(), True, ignore_progress)
+    found = {
+        finding.kind: {group[0].name: group[0].why for group in finding.groups}
+        for finding in find_all([scanned])
+    }
+    assert list(found["sizes"]) == ["004.jpg"]
+    assert "30 x 40" in found["sizes"]["004.jpg"]
+    assert "001.jpg" in found["outside"]
+    assert set(found["outside"]) <= {"001.jpg", "004.jpg"}
+    assert "002.jpg" in found["tiny"]
+    assert list(found["annotations"]) == ["003.jpg"]
+    assert (
+        "unknown class" in found["annotations"]["003.jpg"]
+        or "99" in found["annotations"]["003.jpg"]
+    )
