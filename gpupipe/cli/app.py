@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 import gpupipe
-from gpupipe.cli import cache, catalog, compare, drawing, init, inspect, listing, profile, serve
+from gpupipe.cli import (
+    cache,
+    catalog,
+    compare,
+    drawing,
+    init,
+    inspect,
+    listing,
+    profile,
+    serve,
+    trying,
+)
 from gpupipe.cli.arguments import (
     AsJson,
     ConfigName,
@@ -259,6 +270,7 @@ for _command in (
     listing.show,
     drawing.show_batch,
     catalog.completion,
+    trying.try_,
     init.init,
     init.schema,
     cache.cache,

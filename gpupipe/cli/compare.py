@@ -111,7 +111,7 @@ def compare(
     workers = _worker_counts(chosen.cpu_workers, len(cores))
     preferred, agreements = registry.find_preferred(), []
     if registry.is_installed(preferred):
-        agreements = _measure_parity(checked, index, _SAMPLES, chosen.max_diff, preferred)
+        agreements = measure_parity(checked, index, _SAMPLES, chosen.max_diff, preferred)
     engines = comparing.comparable_engines(checked.loader.engine)
     if chosen.ray and RAY not in engines:
         engines = [*engines, RAY]
@@ -160,7 +160,7 @@ def parity(
     checked, index = read(config, overrides, here=True)
     print_data_warning(index)
     engine = _parity_engine(checked)
-    if not all(a.holds for a in _measure_parity(checked, index, samples, max_diff, engine)):
+    if not all(a.holds for a in measure_parity(checked, index, samples, max_diff, engine)):
         sys.exit(1)
 
 
@@ -197,7 +197,7 @@ def _write_report(
     click.echo(f"report: {page}")
 
 
-def _measure_parity(
+def measure_parity(
     checked: "Config", index: "Index", samples: int, max_diff: float | None, engine: str
 ) -> "list[Agreement]":
     """Compare the pixels of an engine with torchvision's; print and return the results."""

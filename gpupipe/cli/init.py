@@ -39,6 +39,21 @@ def init(
     files, tar shards, TFRecord, .rec, .zip, LMDB, .npy and .npz. Validation data gets a config of
     its own. What is not certain, and what is not read, is printed and stands in the config.
     """
+    write_configs(folder, out, force)
+    click.echo(f"Try it: gpupipe run {out}")
+
+
+def write_configs(folder: Path, out: Path, force: bool) -> None:
+    """Write a config for a folder of data, and one for its validation data; print what was found.
+
+    Args:
+        folder: The folder of the data.
+        out: The config to write; that for validation data is called val.yaml beside it.
+        force: Whether to replace files.
+
+    Raises:
+        GpupipeError: If there is no data, if a file is there already, or if one cannot be written.
+    """
     from gpupipe.init.detect import detect
     from gpupipe.init.detected import TRAIN, VAL
     from gpupipe.init.survey import iter_doubts, survey
@@ -65,7 +80,6 @@ def init(
         _write_config(paths[part], part, folder, detected, surveys[part], doubts)
         _print(paths[part], detected, surveys[part], [d for d in doubts if d not in printed])
         printed.update(doubts)
-    click.echo(f"Try it: gpupipe run {out}")
 
 
 def _write_list(detected: "Detected", path: Path) -> "Detected":

@@ -1,0 +1,59 @@
+"""gpupipe try: what it finds, its pixels, its rates and its picture, without a config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+import gpupipe
+from gpupipe.cli.app import main
+from helpers.init_runs import jpeg
+
+
+def test_a_folder_is_tried_and_the_lines_it_prints_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One second is not enough for the rates: they get two rounds all the same."""
+    monkeypatch.chdir(tmp_path)
+    for n in range(12):
+        path = tmp_path / "images" / "ab"[n % 2] / f"{n}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(200 + n))
+    result = CliRunner().invoke(main, ["try", "images", "--seconds", "1"])
+    assert result.exit_code == 0, result.output
+    assert "12 samples in 2 classes: a, b" in result.output
+    assert "round 2: DataLoader" in result.output
+    assert "round 3" not in result.output
+    assert result.output.count("holds") == 5
+    with Image.open("gpupipe_try/batch.png") as picture:
+        assert picture.width > 200
+    *_, load, fields = result.output.splitlines()
+    assert load.strip() == "for batch in gpupipe.load('gpupipe_try/train.yaml'):"
+    with gpupipe.load("gpupipe_try/train.yaml", device="cpu") as loader:
+        assert [f'batch["{name}"]' for name in next(iter(loader))] == fields.split("# ")[1].split(
+            ", "
+        )
+
+
+@pytest.mark.parametrize("content", [{}, {"notes.txt": b"no image"}], ids=["empty", "no image"])
+def test_a_folder_without_images_is_one_line(
+    content: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+    result = CliRunner().invoke(main, ["try", "images"])
+    assert result.exit_code == 1
+    assert not Path("gpupipe_try").exists()
+    assert "images" in result.output.splitlines()[-1]
+
+
+def test_a_folder_that_is_not_there_is_named() -> None:
+    result = CliRunner().invoke(main, ["try", "no_such_folder"])
+    assert result.exit_code in (1, 2)
+    assert "no_such_folder" in result.output
