@@ -95,6 +95,13 @@ class ColorRun {
     return sum;
   }
 
+  // Returns the mean level of all channels after all operations.
+  double find_mean() {
+    LevelSum levels = {variant_};
+    measure(levels);
+    return double(levels.sum) / (double(image_.height) * image_.width * channels_);
+  }
+
   // Adds the pixels after all operations to statistics, and keeps what was costly to compute.
   template <typename Statistics>
   void measure(Statistics& statistics) {
@@ -216,6 +223,12 @@ bool ColorRun::add(const ColorChange& change) {
       break;
     case Color::kContrast:
       tables.set_contrast(values[0], float(double(sum_luma()) / double(pixels)));
+      break;
+    case Color::kLinear:
+      tables.set_linear(values[0], values[1] * (kLevels - 1));
+      break;
+    case Color::kLinearByMean:
+      tables.set_linear(values[0], values[1] * find_mean());
       break;
     case Color::kAutocontrast: {
       Extremes extremes = {variant_};

@@ -34,6 +34,8 @@ enum class Color : int64_t {
   kGray,          // luma in as many channels as there are
   kToGray,        // luma in one channel
   kToRgb,         // three equal channels
+  kLinear,        // factor, and what is added in units of 255
+  kLinearByMean,  // factor, and how much of the mean of all values is added
   kCount,
 };
 

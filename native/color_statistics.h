@@ -22,6 +22,16 @@ struct LumaSum {
   }
 };
 
+// The sum of all levels of all channels.
+struct LevelSum {
+  const ColorVariant& variant;
+  uint64_t sum = 0;
+
+  void add(uint8_t* const planes[], int channels, int count) {
+    for (int c = 0; c < channels; ++c) sum += variant.sum_levels(planes[c], count);
+  }
+};
+
 // The smallest and largest level of each channel.
 struct Extremes {
   const ColorVariant& variant;

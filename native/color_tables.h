@@ -32,6 +32,12 @@ struct LevelTables {
     set_all([=](int level) { return color::to_level(float(level) * own + mean * rest); });
   }
 
+  // Scales each level, and adds a number.
+  void set_linear(double factor, double offset) {
+    const float own = float(factor), added = float(offset);
+    set_all([=](int level) { return color::to_level(float(level) * own + added); });
+  }
+
   // Maps the smallest level of a channel to 0, and its largest to 255.
   void stretch(int channel, uint8_t low, uint8_t high) {
     const bool is_flat = low >= high;

@@ -16,7 +16,9 @@ PyObject* crop_stage(PyObject*, PyObject* arguments);
 PyObject* channels_stage(PyObject*, PyObject* arguments);
 PyObject* deliver_any_stage(PyObject*, PyObject* arguments);
 PyObject* deliver_stage(PyObject*, PyObject* arguments);
+PyObject* erase_stage(PyObject*, PyObject* arguments);
 PyObject* flip_stage(PyObject*, PyObject* arguments);
+PyObject* transpose_stage(PyObject*, PyObject* arguments);
 PyObject* fork_stage(PyObject*, PyObject* arguments);
 PyObject* pad_stage(PyObject*, PyObject* arguments);
 PyObject* resize_stage(PyObject*, PyObject* arguments);
@@ -123,6 +125,10 @@ PyMethodDef kMethods[] = {
      "`output` is (batch, table, factors), for a batch (B, 3, H, W); or (batch, table, factors, "
      "windows, value), to set windows, int64 (B, 4), to a value (3,) afterwards; or None, to return "
      "the image."},
+    {"erase_stage", erase_stage, METH_VARARGS,
+     "erase_stage(windows, value) -> stage\n\n"
+     "Set [top, left, height, width], int64 (B, 4), inside each image to a value: the bytes of a "
+     "pixel. A window without pixels changes nothing."},
     {"flip_stage", flip_stage, METH_VARARGS,
      "flip_stage(flips) -> stage\n\n"
      "Flip images of any number of channels, of uint8 or float32. `flips` is [horizontal, vertical], "
@@ -137,6 +143,9 @@ PyMethodDef kMethods[] = {
     {"switch_stage", switch_stage, METH_VARARGS,
      "switch_stage(index, stages) -> stage\n\n"
      "Run the stage of each sample's index, int64 (B,). A sample whose stage is None is not done."},
+    {"transpose_stage", transpose_stage, METH_VARARGS,
+     "transpose_stage() -> stage\n\n"
+     "Swap rows and columns of images of any number of channels, of uint8 or float32."},
     {"warp_stage", warp_stage, METH_VARARGS,
      "warp_stage(matrices, sizes, fill, output) -> stage\n\n"
      "Warp with bilinear interpolation. The matrices, float64 (B, 2, 3), map indices of pixels of "

@@ -159,6 +159,11 @@ class PointsTracer:
             linear[:, axis, axis] = np.where(flag & self.present, -1.0, 1.0)
         self._mirror(linear, self.size)
 
+    def transpose(self) -> None:
+        linear = np.where(self.present[:, None, None], [[0.0, 1.0], [1.0, 0.0]], np.eye(2))
+        self._mirror(linear, self.size)
+        self._set_size(self.size[:, ::-1])
+
     def warp(
         self,
         linear: Any,

@@ -151,7 +151,25 @@ def _add_below_middle(image: Tensor, levels: int) -> Tensor:
     return image + (image < (HIGHEST_LEVEL + 1) // 2).to(image.dtype) * levels
 
 
+def _scale_and_shift(image: Tensor, factor: float, shift: float) -> Tensor:
+    return _add_scaled(image, factor, shift * (1.0 if image.is_floating_point() else HIGHEST_LEVEL))
+
+
+def _scale_and_shift_by_mean(image: Tensor, factor: float, shift: float) -> Tensor:
+    return _add_scaled(image, factor, shift * float(image.double().mean()))
+
+
+def _add_scaled(image: Tensor, factor: float, offset: float) -> Tensor:
+    changed = image.float() * factor + offset
+    highest = 1.0 if image.is_floating_point() else HIGHEST_LEVEL
+    return changed.clamp(0.0, highest).to(image.dtype)
+
+
 _UINT8 = ("uint8",)
+_SCALE_AND_SHIFT = (
+    ColorValue("factor", "float64", -math.inf, math.inf),
+    ColorValue("shift", "float64", -math.inf, math.inf),  # a share of the largest value, or mean
+)
 
 
 def _factor(name: str) -> tuple[ColorValue, ...]:
@@ -190,6 +208,10 @@ COLOR_OPS: dict[str, ColorFunction] = {
         reference=_blur,
     ),
     "jpeg": ColorFunction((ColorValue("quality", "int32", 1, 100),), _UINT8),
+    "scale_and_shift": ColorFunction(  # as Albumentations does
+        _SCALE_AND_SHIFT, is_pointwise=True, reference=_scale_and_shift
+    ),
+    "scale_and_shift_by_mean": ColorFunction(_SCALE_AND_SHIFT, reference=_scale_and_shift_by_mean),
     "permute_channels": ColorFunction(
         (ColorValue("permutation", "int32", 0, 2),),  # the input's channel for each channel
         reference=_permute,

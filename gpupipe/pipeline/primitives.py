@@ -26,6 +26,7 @@ not an image they hold one number per spatial axis, in the order of its layout.
     resize           centre y + 0.5 of the output lies at (y + 0.5) * H_in / H_out of the input;
                      nearest takes the pixel floor(y * H_in / H_out), as torchvision does
     flip             horizontal  a b c -> c b a; vertical swaps the rows
+    transpose        out[y, x] = in[x, y]: rows become columns
     warp             +------+      ______     centre x of the output takes the value of the input
                      | out  |     /      /    at linear @ (x - output) + source
                      |   x -+----/-> in /
@@ -51,6 +52,7 @@ not an image they hold one number per spatial axis, in the order of its layout.
     -------------  --------------------------  ----------------  ------------------------------
     decode         no: it makes image files    makes uint8, 16   decoded as docs/formats.md says
     crop, flip     any with these axes [1]     all               copies
+    transpose      CHW, HWC, HW; any channels  all               copies
     pad            CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   copies
     resize         H and W, any other axes [1] see below         interpolated, rounded to nearest
     warp           CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
@@ -155,6 +157,12 @@ class Primitives(Protocol):
         Args:
             horizontal: int32 (B,), 1 to swap left and right; None for no sample.
             vertical: int32 (B,), 1 to swap top and bottom; None for no sample.
+        """
+
+    def transpose(self) -> None:
+        """Swap rows and columns, so that [height, width] becomes [width, height].
+
+        For some samples of a batch alone, call it in a branch of `switch`.
         """
 
     def warp(

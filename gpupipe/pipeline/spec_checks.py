@@ -172,6 +172,18 @@ def check_image(input_spec: Spec) -> Spec:
     return input_spec
 
 
+def with_sides_swapped(input_spec: Spec, p: float) -> Spec:
+    """Return the spec of images whose height and width are swapped with a probability p."""
+    if not p:
+        return input_spec
+    (height, width), least = input_spec.sides, input_spec.at_least
+    if p == 1:
+        return input_spec.with_size((width, height), least[::-1])
+    if height is not None and height == width:
+        return input_spec
+    return input_spec.with_size((None, None), (min(least),) * 2)
+
+
 def check_picture(input_spec: Spec) -> Spec:
     """Return `input_spec`; raise StepIncompatibleError unless it describes an image.
 

@@ -47,7 +47,7 @@ def advise_on_torchvision(name: str, steps: Collection[str]) -> str:
 ALBUMENTATIONS = {
     "HorizontalFlip": "random_horizontal_flip",
     "VerticalFlip": "random_vertical_flip",
-    "RandomBrightnessContrast": "color_jitter",
+    "RandomBrightnessContrast": "random_brightness_contrast",
     "HueSaturationValue": "color_jitter",
     "Affine": "random_affine",
     "ShiftScaleRotate": "random_affine",
@@ -56,7 +56,9 @@ ALBUMENTATIONS = {
     "Perspective": "random_perspective",
     "GaussNoise": "gaussian_noise",
     "ImageCompression": "jpeg",
-    "CoarseDropout": "random_erasing",
+    "CoarseDropout": "coarse_dropout",
+    "Erasing": "random_erasing",
+    "RandomRotate90": "random_rotate_90",
     "ToGray": "random_grayscale",
     "Solarize": "random_solarize",
     "Posterize": "random_posterize",
@@ -69,7 +71,7 @@ ALBUMENTATIONS = {
     "OneOf": "random_choice",
     "SomeOf": "random_choice",
 }
-"""Maps classes of albumentations to the steps that do the like, with torchvision's parameters."""
+"""Maps classes of albumentations to the steps that do the like."""
 
 
 def _advise_on_albumentations(name: str) -> str:
@@ -79,7 +81,10 @@ def _advise_on_albumentations(name: str) -> str:
         return f"{_TO_FLOAT}; batches are tensors already"
     snake = to_snake_case(short)
     if step := ALBUMENTATIONS.get(short) or (snake if snake in STEPS.names() else ""):
-        return f"albumentations has it; the like here is '{step}', with torchvision's parameters"
+        return (
+            f"albumentations has it; the like here is '{step}', and gpupipe.from_albumentations() "
+            "converts a whole Compose"
+        )
     own = short != name
     return f"it is of albumentations, and no plugin has it: {_OWN_STEP}" if own else ""
 

@@ -73,6 +73,7 @@ def draw_changes(rng: np.random.Generator, count: int, has_blur: bool = False) -
         ("solarize_add", int(rng.integers(129))),
         *[("invert",), ("autocontrast",), ("equalize",), ("gray",)],
         ("permute_channels", *rng.permutation(3).tolist()),
+        *[(f"scale_and_shift{n}", factor, unit) for n in ("", "_by_mean")],
     ]
     if has_blur:
         draws.append(

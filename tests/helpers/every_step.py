@@ -76,6 +76,9 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     "random_resized_crop": [{"size": 12}, {"size": 12, "interpolation": "nearest"}],
     "random_horizontal_flip": [{"p": 1}],
     "random_vertical_flip": [{"p": 1}],
+    "transpose": [{"p": 1}, {"p": 0.5}],
+    "random_rotate_90": [{"p": 1}],
+    "coarse_dropout": [{"p": 1, "num_holes_range": [2, 3], "hole_height_range": [3, 9], "fill": 1}],
     "random_affine": [{"degrees": 20}, {"degrees": 20, "interpolation": "bilinear", "fill": 1}],
     "random_rotation": [
         {"degrees": 20},

@@ -44,6 +44,8 @@ COLORS = {
     "adjust_sharpness": 12,
     "gaussian_blur": 13,
     "permute_channels": 14,
+    "scale_and_shift": 18,
+    "scale_and_shift_by_mean": 19,
 }
 """The functions of COLOR_OPS that the extension knows: the numbers of Color in native/color.h."""
 GRAY, TO_GRAY, TO_RGB = 15, 16, 17

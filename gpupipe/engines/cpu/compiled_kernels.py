@@ -297,6 +297,22 @@ def _bind_pad(match: Match) -> Kernel | None:
     return stage_kernel("kernels.pad", create)
 
 
+def _bind_transpose(match: Match) -> Kernel | None:
+    if match[ops.TransposeOp].spec.dtype not in STAGE_DTYPES:
+        return None
+    return stage_kernel("kernels.transpose", lambda: Stage(_extension.transpose_stage()))
+
+
+def _bind_erase(match: Match) -> Kernel | None:
+    erase = match[ops.EraseOp]
+    value = _as_pixel(erase.value, erase.spec)
+    if value is None or erase.seeds is not None:
+        return None
+    return stage_kernel(
+        "kernels.erase", lambda: Stage(_extension.erase_stage(erase.windows, value))
+    )
+
+
 def _bind_switch(match: Match) -> Kernel:
     switch = match[SwitchOp]
 
@@ -339,6 +355,8 @@ def create_rules() -> list[Rule]:
         Rule((ops.DecodeOp,), _bind_decode),
         Rule((ops.CropOp,), _bind_crop),
         Rule((ops.PadOp,), _bind_pad),
+        Rule((ops.TransposeOp,), _bind_transpose),
+        Rule((ops.EraseOp,), _bind_erase),
         Rule((SwitchOp,), _bind_switch),
         Rule((BlendOp,), _bind_blend),
     ]

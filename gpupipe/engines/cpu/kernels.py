@@ -115,6 +115,10 @@ def _run_flip(op: ops.FlipOp, pixels: Pixels, row: int) -> Pixels:
     return flip(as_tensor(pixels), axes) if axes else pixels
 
 
+def _run_transpose(op: ops.TransposeOp, pixels: Pixels, row: int) -> Pixels:
+    return np.ascontiguousarray(as_array(pixels).swapaxes(0, 1))
+
+
 def _run_erase(op: ops.EraseOp, pixels: Pixels, row: int) -> Pixels:
     top, left, height, width = ops.as_ints(op.windows, row)
     if not height or not width:
@@ -213,6 +217,7 @@ RULES = [
     single(ops.ResizeOp, "torch.interpolate", _run_resize_uint8, _is_antialiased_uint8),
     single(ops.ResizeOp, "torchvision.resize", _run_resize, needs_torchvision=True),
     single(ops.FlipOp, "torch.flip", _run_flip),
+    single(ops.TransposeOp, "numpy.swapaxes", _run_transpose),
     Rule((Maybe(ops.EraseOp), DeliverOp), find_delivery),
     single(ops.EraseOp, "numpy.copyto", _run_erase),
     single(ops.AddOp, "numpy.add", _run_add),

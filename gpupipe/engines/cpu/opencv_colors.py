@@ -90,6 +90,17 @@ def _find_contrast(op: ops.ColorOp, array: Array, row: int) -> tuple[float, np.f
     return factor, np.float32(mean) * np.float32(1 - factor)
 
 
+def _run_scaled_by_mean(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
+    array = as_packed(pixels)
+    return _scale(array, *_find_scaled_by_mean(op, array, row))
+
+
+def _find_scaled_by_mean(op: ops.ColorOp, array: Array, row: int) -> tuple[float, np.float32]:
+    """Return the factor and the offset of a change by the mean of all values."""
+    factor, shift = (float(values[row]) for values in op.values)
+    return factor, np.float32(shift * float(np.mean(cv2.mean(array)[: array.shape[2]])))
+
+
 def _run_saturation(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Blend an image with its grayscale image."""
     array, factor = as_packed(pixels), float(op.values[0][row])
@@ -272,6 +283,8 @@ def _find_table(op: ops.ColorOp, array: Array, row: int) -> Array:
         return np.stack([_BY_PLANE[op.name](plane) for plane in cv2.split(array)], -1)
     if op.name == "adjust_contrast":
         return _find_scaled(*_find_contrast(op, array, row)).T
+    if op.name == "scale_and_shift_by_mean":
+        return _find_scaled(*_find_scaled_by_mean(op, array, row)).T
     if op.name == "adjust_brightness":
         return _find_scaled(float(op.values[0][row]), np.float32(0)).T
     if op.name in _ON_LEVELS:  # the kernel of an image takes less time than torch on 256 levels
@@ -287,7 +300,7 @@ def _is_levels(op: ops.Op) -> bool:
 
 _ON_LEVELS = {"invert": _run_invert, "posterize": _run_posterize, "solarize": _run_solarize}
 _BY_PLANE = {"autocontrast": _stretch, "equalize": _equalize}
-_BY_IMAGE = {"adjust_contrast", *_BY_PLANE}
+_BY_IMAGE = {"adjust_contrast", "scale_and_shift_by_mean", *_BY_PLANE}
 """Changes of levels that depend on the image."""
 LEVELS = Series((ops.ColorOp,), _is_levels)
 """Operations that replace each level of an image, or of each of its channels, by another."""
@@ -319,6 +332,7 @@ RULES = [
     _rule("permute_channels", "cv2.mixChannels", _run_permute),
     single(ops.ColorOp, "cv2.LUT", _run_pointwise, _is_pointwise, needs_torchvision=True),
     _rule("adjust_contrast", "cv2.addWeighted", _run_contrast),
+    _rule("scale_and_shift_by_mean", "cv2.addWeighted", _run_scaled_by_mean),
     _rule("autocontrast", "cv2.LUT", partial(_run_by_plane, _stretch)),
     _rule("equalize", "cv2.LUT", partial(_run_by_plane, _equalize)),
     _rule("adjust_saturation", "cv2.transform", _run_saturation),

@@ -135,6 +135,11 @@ class FlipOp(Op):
 
 
 @dataclass(frozen=True)
+class TransposeOp(Op):
+    """Swaps rows and columns."""
+
+
+@dataclass(frozen=True)
 class ResampleOp(Op):
     """Warps each image by its matrix.
 

@@ -102,6 +102,10 @@ class Tracer:
         flags = np.stack([none if f is None else f for f in (horizontal, vertical)], -1)
         self.ops.append(ops.FlipOp(*self._origin, flags.astype(np.int64)))
 
+    def transpose(self) -> None:
+        self.ops.append(ops.TransposeOp(*self._origin))
+        self.size = self.size[:, ::-1]
+
     def warp(
         self,
         linear: ArrayLike,

@@ -65,6 +65,37 @@ def test_rows_of_any_length_are_flipped(dtype: str, channels: int) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "channels"), CASES)
+def test_rows_become_columns(dtype: str, channels: int) -> None:
+    for height, width in ((HEIGHT, WIDTH), (1, WIDTH), (HEIGHT, 1)):
+        image = numbers(dtype, channels)[:height, :width]
+        turned = run(kernels.transpose_stage(), np.ascontiguousarray(image))
+        assert np.array_equal(turned, image.swapaxes(0, 1))
+
+
+@pytest.mark.parametrize(("dtype", "channels"), CASES)
+def test_windows_are_erased(dtype: str, channels: int) -> None:
+    image = numbers(dtype, channels)
+    value = np.arange(1, channels + 1).astype(dtype)
+    for top, left, height, width in ([3, 5, 4, 7], [0, 0, HEIGHT, WIDTH], [9, 9, 0, 5]):
+        stage = kernels.erase_stage(np.array([[top, left, height, width]]), value.tobytes())
+        expected = image.copy()
+        expected[top : top + height, left : left + width] = value
+        before = image.copy()
+        assert np.array_equal(run(stage, image), expected)
+        assert np.array_equal(image, before)
+
+
+def test_what_cannot_be_erased_is_left_to_python() -> None:
+    image = numbers("uint8", 3)
+    for window in ([-1, 0, 5, 5], [0, 0, HEIGHT + 1, 5], [0, 2**62, 5, 2**62]):
+        assert kernels.run_stage(kernels.erase_stage(np.array([window]), b"abc"), 0, image) is None
+    of_gray = kernels.erase_stage(np.array([[0, 0, 5, 5]]), b"a")
+    assert kernels.run_stage(of_gray, 0, image) is None
+    with pytest.raises(ValueError, match="more than a pixel"):
+        kernels.erase_stage(np.array([[0, 0, 5, 5]]), bytes(17))
+
+
+@pytest.mark.parametrize(("dtype", "channels"), CASES)
 def test_planes_are_interleaved_first(dtype: str, channels: int) -> None:
     planes = np.ascontiguousarray(numbers(dtype, channels).transpose(2, 0, 1))
     assert np.array_equal(

@@ -65,6 +65,10 @@ CASES: dict[str, list[Change]] = {
     "posterize": [("posterize", bits) for bits in range(9)],
     "solarize": [("solarize", threshold) for threshold in (-3, 0, 127.5, 128, 255)],
     "solarize_add": [("solarize_add", levels) for levels in (0, 30, 128)],
+    **{
+        name: [(name, factor, shift) for factor in (-0.5, *FACTORS) for shift in (-0.3, 0.0, 0.7)]
+        for name in ("scale_and_shift", "scale_and_shift_by_mean")
+    },
     "gaussian_blur": [
         ("gaussian_blur", *size, *sigma)
         for size in ((5, 5), (23, 23), (5, 9), (1, 3), (7, 1), (13, 13))
@@ -384,7 +388,7 @@ def test_values_that_are_wrong_are_refused(changes: list[Change], message: str) 
         ((np.zeros((3, 1), np.int64), np.zeros((3, 4)), np.zeros((2, 255), np.uint8)), "uint8"),
         ((np.ones((3, 1), np.int64), np.full((3, 4), 2.0), np.zeros((2, 256), np.uint8)), "table"),
         ((np.ones((3, 1), np.int64), np.full((3, 4), -1.0), np.zeros((2, 256), np.uint8)), "table"),
-        ((np.full((3, 1), 18), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
+        ((np.full((3, 1), 20), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
         ((np.full((3, 1), -1), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
     ],
     ids=str,

@@ -120,7 +120,7 @@ def limit(factor: Array) -> Array:
 
     Larger factors would give the same pixels, because the results are clamped.
     """
-    limited: Array = np.minimum(factor, 1e4)
+    limited: Array = np.clip(factor, -1e4, 1e4)
     return limited
 
 
@@ -266,3 +266,13 @@ def permute_channels(image: PixelFormat, permutation: Array) -> Operators:
         return fn.coord_transform(pixels, M=matrix, dtype=dtype)
 
     return Operators(make, (np.eye(image.channels)[permutation],))
+
+
+def scale_and_shift(image: PixelFormat, factor: Array, shift: Array) -> Operators:
+    """Multiply each value by a factor, and add a share of the largest value of the dtype."""
+    highest = np.float32(HIGHEST_LEVEL if image.dtype == "uint8" else 1.0)
+
+    def make(pixels: DataNode, factor: DataNode, offset: DataNode) -> DataNode:
+        return to_pixels(pixels * image.on_device(factor) + image.on_device(offset), image)
+
+    return Operators(make, (limit(factor), limit(shift) * highest))

@@ -65,6 +65,17 @@ def adjust_contrast(image: PixelFormat, factor: Array) -> Operators:
     return Operators(make, (color.limit(factor),))
 
 
+def scale_and_shift_by_mean(image: PixelFormat, factor: Array, shift: Array) -> Operators:
+    """Multiply each value by a factor, and add a share of the mean of all values."""
+
+    def make(pixels: DataNode, factor: DataNode, shift: DataNode) -> DataNode:
+        mean = fn.reductions.mean(pixels)
+        factor, shift = image.on_device(factor), image.on_device(shift)
+        return to_pixels(pixels * factor + mean * shift, image)
+
+    return Operators(make, (color.limit(factor), color.limit(shift)))
+
+
 def autocontrast(image: PixelFormat) -> Operators:
     """Stretch each channel to the full range; a channel of one value is left alone."""
     max_value = np.float32(255.0 if image.dtype == "uint8" else 1.0)
@@ -175,7 +186,9 @@ FUNCTIONS: dict[str, Callable[..., Operators]] = {
         color.adjust_saturation,
         color.adjust_hue,
         color.permute_channels,
+        color.scale_and_shift,
         adjust_contrast,
+        scale_and_shift_by_mean,
         autocontrast,
         equalize,
         adjust_sharpness,

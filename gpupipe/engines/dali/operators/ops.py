@@ -293,6 +293,11 @@ def planes(pixels: DataNode) -> DataNode:
     return fn.transpose(pixels, perm=[2, 0, 1])
 
 
+def swap_rows_and_columns(pixels: DataNode) -> DataNode:
+    """Transpose the first two axes of HWC; the layout stays HWC."""
+    return fn.transpose(pixels, perm=[1, 0, 2], transpose_layout=False)
+
+
 def split(node: DataNode, predicate: DataNode) -> DataNode:
     """Split a batch in two: the samples for which `predicate` is true, and all other samples.
 

@@ -103,6 +103,10 @@ class DaliTracer(ABC):
         )
         self._size = size
 
+    def transpose(self) -> None:
+        self._on_pixels("transpose", ops.swap_rows_and_columns)
+        self._size = self._size[..., ::-1]
+
     def warp(
         self,
         linear: Any,

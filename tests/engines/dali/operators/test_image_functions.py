@@ -29,6 +29,9 @@ VALUES: dict[str, tuple[NDArray[Any], ...]] = {
     "invert": (),
     "posterize": (np.array([0, 3, 8, 4, 7, 1, 2]),),
     "solarize": (np.array([0.0, 128.0, 255.0, 77.5, 1.0, 200.0, 128.0]),),
+    **dict.fromkeys(
+        ("scale_and_shift", "scale_and_shift_by_mean"), (FACTORS, np.linspace(-0.8, 0.8, COUNT))
+    ),
     "solarize_add": (np.array([0, 128, 77, 1, 110, 30, 127]),),
     "autocontrast": (),
     "equalize": (),
@@ -117,7 +120,8 @@ def solarize_add(image: torch.Tensor, levels: int) -> torch.Tensor:
 def made_by_torchvision(op: str, pixels: NDArray[Any], values: list[Any]) -> NDArray[Any]:
     image = torch.from_numpy(pixels).permute(2, 0, 1)
     arguments = [value.tolist() for value in values]
-    function = solarize_add if op == "solarize_add" else getattr(F, op)
+    function: Any = solarize_add if op == "solarize_add" else getattr(F, op, None)
+    function = function or COLOR_OPS[op].reference
     made = in_float32(image, lambda x: function(x, *arguments))
     return made.permute(1, 2, 0).numpy()
 
