@@ -15,7 +15,7 @@ from typing import Any
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.evict import record_epoch
-from gpupipe.cache.shard_column import SampleLocations
+from gpupipe.cache.sample_locations import SampleLocations
 from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.worker_pool import WorkerPool, refuse_full_cache, refuse_lost_shards, wait_until
 from gpupipe.dataset.columns import Rows

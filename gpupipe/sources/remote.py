@@ -10,8 +10,9 @@ from gpupipe.cache import listing, worker_pool
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
 from gpupipe.cache.cached_population import CachedPopulation, TrainingRun
 from gpupipe.cache.read_through import create_column as create_read_through
+from gpupipe.cache.sample_locations import SampleLocations, locate_newest
 from gpupipe.cache.settings import CacheOptions, DataSet
-from gpupipe.cache.shard_column import SampleLocations, ShardColumn, create_column, locate_newest
+from gpupipe.cache.shard_column import ShardColumn, create_column
 from gpupipe.cache.shard_files import min_shard_bytes
 from gpupipe.cache.worker_pool import explain_too_large
 from gpupipe.dataset.columns import Column, Rows

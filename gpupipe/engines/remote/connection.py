@@ -18,13 +18,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import zmq
 from torch import Tensor
 
 from gpupipe.engines.remote.reading import Reassembly, ReceivedBatch, Whole
+from gpupipe.engines.remote.server_socket import ServerSocket
 from gpupipe.engines.remote.session import ConnectionOptions, Finish, Session, wrap_error
 from gpupipe.errors import GpupipeError, ServerError
 from gpupipe.protocol import batch_bytes, codec, messages, sockets
@@ -34,7 +33,6 @@ from gpupipe.protocol.messages import Key
 HEARTBEAT_SECONDS = 1.0
 _RETRY_SECONDS = 0.05
 _CLOSE_SECONDS = 2.0
-_MAX_RECEIVES = 64
 _LOG_AFTER = 3.0
 """Seconds without a session after which open() logs a warning."""
 _log = logging.getLogger("gpupipe")
@@ -61,9 +59,7 @@ class Connection:
         self._created = self._last_heard = time.monotonic()
         self._last_request = 0.0
         self._closing = False
-        self._context = zmq.Context(io_threads=2)
-        self._socket = sockets.dial(self._context, options.address, options.key, options.server_key)
-        self._waker = sockets.Waker()
+        self._socket = ServerSocket(options)
         self._thread = threading.Thread(
             target=self._run_thread, name=f"gpupipe {options.address}", daemon=True
         )
@@ -108,7 +104,7 @@ class Connection:
         """
         with self._changed:
             self._session.start_iteration(epoch, position, finish, is_explicit)
-        self._waker.wake()
+        self._socket.wake()
 
     @property
     def epoch(self) -> int:
@@ -134,13 +130,13 @@ class Connection:
             if self._session.inbox.consume(key):
                 freed = self._reassembly.take_freed_slots()
                 self._session.outgoing.append(messages.Acknowledge([key], freed))
-        self._waker.wake()
+        self._socket.wake()
 
     def end_iteration(self) -> None:
         """End the iteration: the server puts unconsumed batches back into its queue. Idempotent."""
         with self._changed:
             self._session.end_iteration()
-        self._waker.wake()
+        self._socket.wake()
 
     def close(self) -> None:
         """End the session and the thread. Idempotent."""
@@ -150,9 +146,9 @@ class Connection:
             self._closing = True
             self._session.inbox.drop()
             self._changed.notify_all()
-        self._waker.wake()
+        self._socket.wake()
         self._thread.join()
-        self._waker.close()
+        self._socket.close_waker()
 
     def _wait(self, is_ready: Callable[[], bool], since: float | None = None) -> None:
         """Wait until `is_ready` returns True. The caller must hold the lock of `_changed`.
@@ -187,23 +183,17 @@ class Connection:
                 self._session.thread_error = error
                 self._changed.notify_all()
         finally:
-            self._socket.close(sockets.LINGER_MS)
-            self._context.term()
+            self._socket.close()
 
     def _loop(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._waker.descriptor, zmq.POLLIN)
         beat = 0.0
         while not self._closing and self._session.thread_error is None:
             if time.monotonic() >= beat:
                 pause = HEARTBEAT_SECONDS if self._send_heartbeat() else _RETRY_SECONDS
                 beat = time.monotonic() + pause
-            ready = dict(poller.poll(max(0, int(1000 * (beat - time.monotonic())))))
-            if self._waker.descriptor in ready:
-                self._waker.clear()
+            has_messages = self._socket.wait(beat - time.monotonic())
             self._send_all()
-            if self._socket in ready:
+            if has_messages:
                 self._receive_some()
                 self._send_all()
 
@@ -214,9 +204,9 @@ class Connection:
         until, again = time.monotonic() + _CLOSE_SECONDS, 0.0
         while session.opened is not None and not session.is_closed and time.monotonic() < until:
             if time.monotonic() >= again:
-                pause = HEARTBEAT_SECONDS / 4 if self._send(message) else _RETRY_SECONDS
+                pause = HEARTBEAT_SECONDS / 4 if self._socket.send(message) else _RETRY_SECONDS
                 again = time.monotonic() + pause
-            if self._socket.poll(int(1000 * _RETRY_SECONDS)):
+            if self._socket.wait_for_message(_RETRY_SECONDS):
                 self._receive_some()
 
     def _send_heartbeat(self) -> bool:
@@ -224,7 +214,7 @@ class Connection:
         if self._session.opened is None:
             return self._open_session()
         freed = self._reassembly.take_freed_slots()
-        return self._send(messages.Acknowledge([], freed) if freed else messages.Ping())
+        return self._socket.send(messages.Acknowledge([], freed) if freed else messages.Ping())
 
     def _open_session(self, min_pause: float = 0.0) -> bool:
         """Send an OpenSession message, unless one was sent less than `min_pause` seconds ago.
@@ -237,25 +227,16 @@ class Connection:
             request = self._session.request(self._wants_shared_memory)
         self._last_request = time.monotonic()
         self._reassembly.drop_incomplete()
-        return self._send(request)
+        return self._socket.send(request)
 
     def _send_all(self) -> None:
         while self._session.outgoing:
-            self._send(self._session.outgoing.popleft())
-
-    def _send(self, message: messages.ToServer) -> bool:
-        """Send a message. Return False if it is lost; the next OpenSession makes up for that."""
-        with suppress(zmq.Again):
-            self._socket.send(codec.encode(message), zmq.NOBLOCK)
-            return True
-        return False
+            self._socket.send(self._session.outgoing.popleft())
 
     def _receive_some(self) -> None:
-        with suppress(zmq.Again):
-            for _ in range(_MAX_RECEIVES):
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-                self._last_heard = time.monotonic()
-                self._handle(frames)
+        for frames in self._socket.receive():
+            self._last_heard = time.monotonic()
+            self._handle(frames)
 
     def _handle(self, frames: list[Any]) -> None:
         """Handle the frames of a message, as recv_multipart(copy=False) returns them."""
