@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <optional>
+#include <vector>
 
 #include "stage.h"
 #include "variant.h"
@@ -168,20 +170,22 @@ class Slot : public Target {
 };
 
 // The slots of a batch. Python passes (batch, table, factors, windows, value): after a sample is
-// written, its window is set to the value. Windows and value are None if nothing is erased.
+// written, its window is set to the value. Windows and value are None if nothing is erased. The batch
+// is (B, 3, H, W), or a list of B arrays (1, 3, H, W), each of a size of its own.
 class Output {
  public:
   bool read(PyObject* tuple) {
     PyObject *batch, *table, *factors, *windows = Py_None, *value = Py_None;
     if (!PyTuple_Check(tuple)) return refuse("the output is no tuple");
     return PyArg_ParseTuple(tuple, "OOO|OO", &batch, &table, &factors, &windows, &value) &&
-           batch_.open(batch, PyBUF_WRITABLE, "the target", 4) && read_target(batch_, &first_) &&
+           (PyList_Check(batch) ? read_each(batch) : read_batch(batch)) &&
            conversions_.read(table, factors, first_) && read_erase(windows, value);
   }
 
-  Py_ssize_t rows() const { return batch_.side(0); }
+  Py_ssize_t rows() const { return targets_.empty() ? batch_.side(0) : Py_ssize_t(targets_.size()); }
 
   Slot slot(int row) const {
+    if (!targets_.empty()) return Slot(targets_[size_t(row)], conversions_);
     Slot slot(first_, conversions_);
     slot.values += row * batch_.stride(0);
     return slot;
@@ -214,6 +218,28 @@ class Output {
   }
 
  private:
+  bool read_batch(PyObject* batch) {
+    return batch_.open(batch, PyBUF_WRITABLE, "the target", 4) && read_target(batch_, &first_);
+  }
+
+  bool read_each(PyObject* list) {
+    const Py_ssize_t count = PyList_GET_SIZE(list);
+    if (!count) return refuse("the list of targets is empty");
+    for (Py_ssize_t n = 0; n < count; ++n) {
+      Buffer& one = each_.emplace_back();
+      Target target;
+      if (!one.open(PyList_GET_ITEM(list, n), PyBUF_WRITABLE, "a target", 4) ||
+          !read_target(one, &target))
+        return false;
+      if (!n) first_ = target;
+      if (one.side(0) != 1 || target.item_size != first_.item_size ||
+          target.is_interleaved != first_.is_interleaved)
+        return refuse("the targets of a list are not (1, 3, H, W) of one dtype and layout");
+      targets_.push_back(target);
+    }
+    return true;
+  }
+
   bool read_erase(PyObject* windows, PyObject* value) {
     has_windows_ = windows != Py_None;
     if (!has_windows_) return true;
@@ -226,6 +252,8 @@ class Output {
   }
 
   Buffer batch_, value_;
+  std::deque<Buffer> each_;  // the targets of a list, and what is known of them
+  std::vector<Target> targets_;
   Target first_;
   Conversions conversions_;
   RowWindows windows_;

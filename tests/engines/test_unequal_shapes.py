@@ -13,6 +13,8 @@ from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
+from gpupipe.engines.cpu import samples, stages
+from gpupipe.runtime.installation import find_extension
 from helpers import annotated_folder
 from helpers.loaders import load
 from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
@@ -190,3 +192,32 @@ def test_settings_that_need_equal_images_are_refused(
     written = {"data": {"source": "folder", "root": root}, "pipeline": STEPS} | changes
     with pytest.raises(gpupipe.ConfigError, match=why):
         configs.read(written, shapes="list")
+
+
+@pytest.mark.skipif(find_extension() is None, reason="the extensions are not built")
+@pytest.mark.parametrize("steps", [STEPS, [*STEPS, {"random_erasing": {"p": 1.0}}]], ids=len)
+def test_jpegs_of_unequal_size_run_in_the_extension(
+    steps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    rng = np.random.default_rng(5)
+    for n in range(COUNT):
+        pixels = rng.integers(0, 256, (*rng.integers(9, 60, 2), 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "a" / f"{n:02}.jpg")
+    with load(tmp_path, steps, engine="cpu", batch_size=1) as loader:
+        alone = images_of(loader)
+    run: list[int] = []
+    failed: list[int] = []
+
+    def run_native(stage: Any, rows: Any, contents: Any) -> list[int]:
+        found = stages.run_native(stage, rows, contents)
+        run.extend(rows)
+        failed.extend(found)
+        return found
+
+    monkeypatch.setattr(samples, "run_native", run_native)
+    options = {"engine": "cpu", "batch_size": 5, "last_batch": "partial", "shapes": "list"}
+    with load(tmp_path, steps, **options) as loader:
+        assert_same(images_of(loader), alone)
+    assert len(run) >= COUNT, "the next epoch may have begun"
+    assert failed == []

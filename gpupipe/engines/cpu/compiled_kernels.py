@@ -186,12 +186,16 @@ class _Delivery:
     def stage(self) -> Stage | None:
         """Return the stage that writes all samples to their slots, and erases there.
 
-        Return None if the samples differ in size, if there is no memory for them, or if noise is
-        written to windows.
+        Return None if the samples differ in size and may not, if there is no memory for them, or if
+        noise is written to windows.
         """
         dtype, table, coefficients = self._tables
-        batch = self.deliver.begin_all(_RGB, dtype)
-        if batch is None or (self.erase is not None and self.erase.seeds is not None):
+        if self.erase is not None and self.erase.seeds is not None:
+            return None
+        batch: Array | list[Array] | None = self.deliver.begin_all(_RGB, dtype)
+        if batch is None:
+            batch = self.deliver.begin_each(_RGB, dtype)
+        if batch is None:
             return None
         if self.erase is None:
             return self.create((batch, table, coefficients, None, None))

@@ -11,9 +11,10 @@ dtype. Many pipelines end with `random_erasing`. Its `erase` comes before the de
 kernel does it afterwards, in the batch. So conversion and delivery stay one pass over the image.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from threading import Lock
 from typing import cast
 
@@ -60,6 +61,8 @@ class OutputBuffer:
         self.format, self._is_equal = format, is_equal
         self._slots: dict[int, torch.Tensor] = {}
         """The samples that have memory of their own, by row."""
+        self._flat: torch.Tensor | None = None
+        """The memory of `begin_each`, if all samples still have their slots in it."""
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._batch: torch.Tensor | None = None
         self._array: Array = np.empty(0)
@@ -87,14 +90,17 @@ class OutputBuffer:
             Whether the sample has a slot. It has none if the buffer has no memory, or if the
             sample's shape differs from the shape of the first sample.
         """
-        self.shapes[row] = self._delivered(shape)
+        delivered = self._delivered(shape)
         if self._memory is None:
+            self.shapes[row] = delivered
             return False
         if self._batch is None and not self._is_equal:
-            slot = self._memory.allocate(self._delivered(shape), dtype)
-            layout = self.format.layout
-            self._slots[row] = slot if layout is None else to_steps(slot, layout)
+            if row not in self._slots or self.shapes[row] != delivered:
+                self._slots[row] = self._as_steps(self._memory.allocate(delivered, dtype))
+                self._flat = None
+            self.shapes[row] = delivered
             return True
+        self.shapes[row] = delivered
         return self._begin_batch(self._memory, shape, dtype)
 
     def _begin_batch(self, memory: BatchMemory, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
@@ -118,6 +124,26 @@ class OutputBuffer:
             return None
         self.shapes = dict.fromkeys(range(self._count), self._delivered(shape))
         return self._array
+
+    def begin_each(self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[Array]:
+        """Record a shape for each sample of the batch.
+
+        Returns:
+            The slot of each sample as a NumPy array, bfloat16 as int16; [] if the buffer has no
+            memory, or if all samples must have one shape.
+        """
+        if self._memory is None or self._is_equal or self._batch is not None or self._slots:
+            return []
+        self.shapes = {row: self._delivered(shape) for row, shape in enumerate(shapes)}
+        counts = [prod(shape) for shape in self.shapes.values()]
+        self._flat = self._memory.allocate((sum(counts),), dtype)
+        parts = zip(torch.split(self._flat, counts), self.shapes.values(), strict=True)
+        self._slots = {row: self._as_steps(p.view(shape)) for row, (p, shape) in enumerate(parts)}
+        return [view_as_array(slot) for slot in self._slots.values()]
+
+    def _as_steps(self, slot: torch.Tensor) -> torch.Tensor:
+        layout = self.format.layout
+        return slot if layout is None else to_steps(slot, layout)
 
     def has_slot(self, row: int) -> bool:
         """Return whether a sample has a slot; False before `begin` was called for it."""
@@ -150,6 +176,8 @@ class OutputBuffer:
         """
         layout = self.format.layout
         if not self._is_equal:
+            if self._flat is not None and len(rows) == self._count:
+                return self._flat
             slots = [self.slot(row) for row in rows]
             return flatten(slots if layout is None else [from_steps(s, layout) for s in slots])
         assert self._batch is not None
@@ -199,6 +227,17 @@ class DeliverOp(ops.Op):
         if height < 1 or width < 1:
             return None
         return self.output.begin_all((channels, height, width), dtype)
+
+    def begin_each(self, channels: int, dtype: torch.dtype) -> list[Array] | None:
+        """Return the slot (1, channels, H, W) of each image, if their sizes are known and differ.
+
+        Return None if they are not known, or if samples must have one size.
+        """
+        if self.sizes is None or not len(self.sizes) or (self.sizes < 1).any():
+            return None
+        sizes = self.sizes.astype(int).tolist()
+        slots = self.output.begin_each([(channels, *size) for size in sizes], dtype)
+        return [slot[None] for slot in slots] or None
 
 
 CONVERTED: Pattern = (Maybe(ops.ToDtypeOp), Maybe(ops.NormalizeOp), Maybe(ops.EraseOp), DeliverOp)
