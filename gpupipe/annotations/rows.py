@@ -18,6 +18,11 @@ from gpupipe.decoders.chain import DecoderChain
 from gpupipe.pipeline.annotations import Floats
 from gpupipe.pipeline.pipeline import Pipeline
 
+Orientations = Sequence[int] | NDArray[np.integer[Any]]
+"""The EXIF orientations of image files, (B,): 1 to 8, or UNKNOWN."""
+UNKNOWN = 0
+"""In place of an EXIF orientation: the engine has not opened the file."""
+
 
 @dataclass(frozen=True)
 class AnnotationRows:
@@ -26,12 +31,10 @@ class AnnotationRows:
     Attributes:
         columns: The rows of the samples, by field of annotations.
         declared: [height, width] of the stored images by the index, (B, 2), by field of images.
-        orientations: EXIF orientations, int64 (B,), by field whose `decode` applies them.
     """
 
     columns: dict[str, AnnotationColumn]
     declared: dict[str, NDArray[np.int32]]
-    orientations: dict[str, NDArray[np.int64]]
 
     @classmethod
     def of(cls, index: Index, pipeline: Pipeline, ids: NDArray[np.int64]) -> Self:
@@ -41,11 +44,6 @@ class AnnotationRows:
         return cls(
             take_annotations(columns, ids),
             {name: index.sizes[name][ids] for name in images if name in index.sizes},
-            {
-                name: _read_orientations(index.columns[name], ids)
-                for name in images
-                if _applies_orientation(pipeline, name)
-            },
         )
 
     def select(self, chosen: Sequence[int]) -> Self:
@@ -54,14 +52,42 @@ class AnnotationRows:
         return type(self)(
             take_annotations(self.columns, numbers),
             {name: sizes[numbers] for name, sizes in self.declared.items()},
-            {name: turned[numbers] for name, turned in self.orientations.items()},
         )
 
     def annotate(
-        self, pipeline: Pipeline, steps: Steps, sizes: Mapping[str, Floats]
+        self,
+        pipeline: Pipeline,
+        steps: Steps,
+        sizes: Mapping[str, Floats],
+        orientations: Mapping[str, NDArray[np.int64]],
     ) -> BatchAnnotations:
         """Move the annotations through all steps; see `batch_annotations.annotate`."""
-        return annotate(pipeline, self.columns, steps, sizes, self.orientations, self.declared)
+        return annotate(pipeline, self.columns, steps, sizes, orientations, self.declared)
+
+
+def find_orientations(
+    pipeline: Pipeline,
+    columns: Mapping[str, Column],
+    ids: NDArray[np.int64],
+    known: Mapping[str, Orientations],
+) -> dict[str, NDArray[np.int64]]:
+    """Return EXIF orientations, int64 (B,), by each annotated field whose `decode` applies them.
+
+    Args:
+        pipeline: The steps.
+        columns: The columns that read the files, by field.
+        ids: The rows of the columns, int64 (B,).
+        known: The orientations that the engine has read, by field; UNKNOWN for a file that it has
+            not opened, which is read here.
+    """
+    found: dict[str, NDArray[np.int64]] = {}
+    for name in pipeline.fields:
+        if pipeline.annotations_of(name) and _applies_orientation(pipeline, name):
+            turned = np.array(known.get(name, [UNKNOWN] * len(ids)), np.int64)
+            unknown = turned == UNKNOWN
+            turned[unknown] = _read_orientations(columns[name], ids[unknown])
+            found[name] = turned
+    return found
 
 
 def _applies_orientation(pipeline: Pipeline, name: str) -> bool:

@@ -12,12 +12,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.annotations.rows import AnnotationRows
+from gpupipe.annotations.rows import AnnotationRows, Orientations, find_orientations
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import DecodedCacheOptions
@@ -29,6 +30,10 @@ from gpupipe.sampling.sampler import Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
+NO_LABEL_IN_TUPLE = (
+    "a tuple is (first field, label), and the samples have no label: write format: dict"
+)
+"""Why `loader.format` cannot be tuple."""
 Batch = dict[str, "Tensor"]
 Operator = tuple[str, str, tuple[str, ...]]
 """The name of an operator, the device on which it runs, and the keys of its steps."""
@@ -93,7 +98,12 @@ class Job:
             for name in (*pipeline.fields, *pipeline.views)
         }
 
-    def annotate(self, plan: Plan, sizes: Mapping[str, NDArray[np.float64]]) -> Plan:
+    def annotate(
+        self,
+        plan: Plan,
+        sizes: Mapping[str, NDArray[np.float64]],
+        orientations: Mapping[str, Orientations] = MappingProxyType({}),
+    ) -> Plan:
         """Move the boxes and points of a batch through all steps; return a plan that holds them.
 
         Engines call it before `steps_for`, once the sizes of the images are known. A step whose
@@ -103,6 +113,8 @@ class Job:
         Args:
             plan: The plan.
             sizes: [height, width] of the decoded images, (B, 2), by field.
+            orientations: The EXIF orientations of image files, (B,), by field; UNKNOWN for a file
+                that the engine has not opened. Such files are read if a step needs them.
 
         Raises:
             SampleIncompatibleError: A step cannot process one of the samples, or an image has
@@ -114,7 +126,8 @@ class Job:
             return plan
         rows = AnnotationRows.of(self.index, pipeline, plan.ids)
         drawn = self.steps_for(replace(plan, annotations=None))
-        return replace(plan, annotations=rows.annotate(pipeline, drawn, sizes))
+        turned = find_orientations(pipeline, self.index.columns, plan.ids, orientations)
+        return replace(plan, annotations=rows.annotate(pipeline, drawn, sizes, turned))
 
     def list_phases(self) -> list[Job]:
         """Return one job for each phase, in order.

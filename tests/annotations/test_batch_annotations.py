@@ -89,7 +89,7 @@ def test_selecting_samples_selects_their_rows(root: Path) -> None:
         drawn = {"image": [(e, e.parameters(0, 0, ids)) for e in config.pipeline.entries]}
         sizes = {"image": index.sizes["image"][ids].astype(np.float64)}
         return AnnotationRows.of(index, config.pipeline, ids).annotate(
-            config.pipeline, drawn, sizes
+            config.pipeline, drawn, sizes, {}
         )
 
     whole, part = annotate(ids), annotate(ids[[7, 2, 4]])

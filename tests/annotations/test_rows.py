@@ -1,14 +1,16 @@
-"""AnnotationRows: the rows of a batch, and the EXIF orientations of its files."""
+"""The annotations of the rows of a batch, and the EXIF orientations of its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
-from gpupipe.annotations.rows import AnnotationRows
+from gpupipe.annotations import rows
+from gpupipe.annotations.rows import UNKNOWN, AnnotationRows, find_orientations
 from helpers.annotated_folder import by_sample, configure, load
 
 SIZE = (30, 50)
@@ -25,15 +27,38 @@ def write_images(root: Path) -> None:
         image.save(root / "a" / f"{orientation}.jpg", exif=exif)
 
 
-def test_orientations_are_read_only_if_they_are_applied(tmp_path: Path) -> None:
+def test_rows_are_selected(tmp_path: Path) -> None:
+    write_images(tmp_path)
+    config = configure(tmp_path, ["decode"])
+    chosen = AnnotationRows.of(config.source.index(), config.pipeline, np.array([7, 0, 5]))
+    assert chosen.select([2, 0]).declared["image"].tolist() == [list(SIZE)] * 2
+
+
+def test_orientations_are_those_that_an_engine_has_read_and_else_those_of_the_files(
+    tmp_path: Path,
+) -> None:
     write_images(tmp_path)
     ids = np.array([7, 0, 5])
     for applied in (False, True):
         config = configure(tmp_path, [{"decode": {"apply_exif_orientation": applied}}])
-        rows = AnnotationRows.of(config.source.index(), config.pipeline, ids)
-        read = {name: turned.tolist() for name, turned in rows.orientations.items()}
-        assert read == ({"image": [8, 1, 6]} if applied else {})
-        assert rows.select([2, 0]).declared["image"].tolist() == [list(SIZE)] * 2
+        columns = config.source.index().columns
+        for known, expected in (({}, [8, 1, 6]), ({"image": [UNKNOWN, 3, UNKNOWN]}, [8, 3, 6])):
+            turned = find_orientations(config.pipeline, columns, ids, known)
+            read = {name: values.tolist() for name, values in turned.items()}
+            assert read == ({"image": expected} if applied else {})
+
+
+@pytest.mark.parametrize("engine", ["cpu", "dali", "dataloader"])
+def test_no_file_is_read_again_for_its_orientation(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path)
+    read: list[int] = []
+    monkeypatch.setattr(rows, "_read_orientations", lambda _, ids: read.extend(ids) or ids)
+    steps = [{"decode": {"apply_exif_orientation": True}}, {"resize": {"size": [60, 60]}}]
+    with load(tmp_path, steps, engine=engine, batch_size=4, workers=0) as loader:
+        assert len(by_sample(loader)) == 8
+    assert read == []
 
 
 def test_boxes_are_turned_with_their_image_on_every_engine(tmp_path: Path) -> None:

@@ -25,7 +25,13 @@ from gpupipe.engines.batch import BatchMemory, Shapes
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.samples import Fields, SampleReader, SampleRunner, find_size
+from gpupipe.engines.cpu.samples import (
+    Fields,
+    SampleReader,
+    SampleRunner,
+    find_orientation,
+    find_size,
+)
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, StepError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
@@ -213,8 +219,12 @@ class BatchInFlight:
             name: np.array([find_size(self._fields[row][name]) for row in rows], np.float64)
             for name in self._fields[rows[0]]
         }
+        orientations = {
+            name: [find_orientation(self._fields[row][name]) for row in rows]
+            for name in (sizes if self._lowering.job.pipeline.annotations else ())
+        }
         self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
-        plan = self._lowering.job.annotate(self.plan.select(rows), sizes)
+        plan = self._lowering.job.annotate(self.plan.select(rows), sizes, orientations)
         self._annotations = plan.annotations
         return self._lowering.lower(plan, sizes, self._outputs)
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.annotations.rows import UNKNOWN
 from gpupipe.dataset import columns
 from gpupipe.dataset.columns import Column, read_bytes, read_rows
 from gpupipe.dataset.mapped_files import MappedFiles
@@ -71,6 +72,13 @@ def find_size(content: Content | CachedImage) -> tuple[int, int]:
     if isinstance(content, np.ndarray):
         return content.shape[0], content.shape[1]
     return (content.shape[-2], content.shape[-1]) if content.ndim > 2 else (0, 0)
+
+
+def find_orientation(content: Content | CachedImage) -> int:
+    """Return the EXIF orientation of an image file; UNKNOWN for what is no opened file."""
+    if isinstance(content, CachedImage):
+        content = content.content
+    return content.header.orientation if isinstance(content, EncodedImage) else UNKNOWN
 
 
 @dataclass(frozen=True)

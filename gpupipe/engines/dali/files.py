@@ -74,10 +74,11 @@ class CutOffError(RuntimeError):
 class ImageFiles:
     """Makes the image files of one field safe for DALI's decoder, and caches their headers.
 
-    The cache holds 12 bytes for each JPEG that DALI may decode: the length and CRC of its header,
-    and the image's size. A CRC takes a sixth of the time of parsing the header. The CRC is needed
-    because a file may change between epochs while the length of its header stays. The headers of
-    other formats are parsed each time: that takes little time, compared with decoding.
+    The cache holds 13 bytes for each JPEG that DALI may decode: the length and CRC of its header,
+    the image's size and its EXIF orientation. A CRC takes a sixth of the time of parsing the
+    header. The CRC is needed because a file may change between epochs while the length of its
+    header stays. The headers of other formats are parsed each time: that takes little time,
+    compared with decoding.
     """
 
     def __init__(
@@ -105,8 +106,11 @@ class ImageFiles:
         self._end = np.zeros(count, np.uint32)
         self._crc = np.zeros(count, np.uint32)
         self._size = np.zeros((count, 2), np.uint16)
+        self._orientation = np.ones(count, np.uint8)
 
-    def make_decodable(self, ids: NDArray[np.int64], files: Any) -> tuple[Any, NDArray[np.float64]]:
+    def make_decodable(
+        self, ids: NDArray[np.int64], files: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.uint8]]:
         """Make a batch of files safe for DALI's decoder.
 
         Args:
@@ -114,9 +118,10 @@ class ImageFiles:
             files: The bytes of the files: a TensorListCPU of one-dimensional uint8 tensors.
 
         Returns:
-            (files, sizes). `files` is the argument itself, or a list in which each image that DALI
-            must not decode is replaced by its decoded pixels, as a PNM file. `sizes` has
-            [height, width] of each decoded image, (B, 2).
+            (files, sizes, orientations). `files` is the argument itself, or a list in which each
+            image that DALI must not decode is replaced by its decoded pixels, as a PNM file.
+            `sizes` has [height, width] of each decoded image, (B, 2), and `orientations` the EXIF
+            orientation of each file, (B,).
 
         Raises:
             CannotDecodeError: A file is no image, has too many pixels, or cannot be decoded.
@@ -125,7 +130,7 @@ class ImageFiles:
         """
         if self._checks_jpegs:
             check_ends(files)
-        size = self._size[ids].astype(np.float64)
+        size, orientation = self._size[ids].astype(np.float64), self._orientation[ids]
         cached = zip(files, self._end[ids].tolist(), self._crc[ids].tolist(), strict=True)
         others: list[int] = []
         for n, (data, end, crc) in enumerate(cached):
@@ -138,30 +143,35 @@ class ImageFiles:
             if not can_decode(header, file) or (is_checked and looks_damaged(file)):
                 others.append(n)
                 continue
-            size[n] = self._oriented(header)
+            size[n], orientation[n] = self._oriented(header), header.orientation
             if header.end and header.end <= _MAX_END and size[n].max() <= _MAX_SIDE:
                 self._end[ids[n]], self._crc[ids[n]] = header.end, crc32(file[: header.end])
-                self._size[ids[n]] = size[n]
+                self._size[ids[n]], self._orientation[ids[n]] = size[n], orientation[n]
         if not others:
-            return files, size
+            return files, size, orientation
         replaced = list(files)
-        for n, pixels in zip(others, self._decode(files, others), strict=True):
+        decoded = self._decode(files, others)
+        for n, (pixels, orientation[n]) in zip(others, decoded, strict=True):
             replaced[n], size[n] = as_pnm(pixels), pixels.shape[:2]
-        return replaced, size
+        return replaced, size, orientation
 
     def _oriented(self, header: Header) -> tuple[int, int]:
         if self._decoding.apply_exif and header.orientation >= 5:
             return header.width, header.height
         return header.height, header.width
 
-    def _decode(self, files: Sequence[Any], others: list[int]) -> list[NDArray[Any]]:
-        """Decode the files at the positions `others` in the batch, on the decoder threads."""
+    def _decode(self, files: Sequence[Any], others: list[int]) -> list[tuple[NDArray[Any], int]]:
+        """Decode the files at the positions `others` in the batch, on the decoder threads.
+
+        Returns the pixels and the EXIF orientation of each.
+        """
+
+        def decode(n: int) -> tuple[NDArray[Any], int]:
+            image = self._decoders.open(files[n], self._decoding)
+            return image.decode(self._decoding), image.header.orientation
 
         try:
-            decoded = self._threads.map(
-                lambda n: self._decoders.decode(files[n], self._decoding), others
-            )
-            return list(decoded)
+            return list(self._threads.map(decode, others))
         except MemoryError as e:
             raise EngineError(_NO_MEMORY) from e
 

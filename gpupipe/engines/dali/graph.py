@@ -158,7 +158,7 @@ def compute_inputs(
         for name, spec in lowering.job.pipeline.fields.items()
     ]
     found = find_sizes(lowering.job, read)
-    plan = lowering.job.annotate(read.plan, found)
+    plan = lowering.job.annotate(read.plan, found, read.orientation)
     return plan, [*data, *lowering.arguments(plan, found)]
 
 

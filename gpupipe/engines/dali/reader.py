@@ -44,6 +44,7 @@ class Read:
         plan: The plan.
         data: The files of each field, as ImageFiles.make_decodable returns them.
         size: [height, width] of each decoded image, (B, 2), by field.
+        orientation: The EXIF orientation of each file, (B,), by field of files that were read.
         error: Why the plan could not be read, or None.
         buffers: The buffers of which `data` holds views. They must live as long as `data`.
     """
@@ -51,6 +52,7 @@ class Read:
     plan: Plan
     data: dict[str, Any] = field(default_factory=dict)
     size: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    orientation: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     error: RuntimeError | StepError | EngineError | None = None
     buffers: list[Any] = field(default_factory=list)
 
@@ -268,7 +270,8 @@ class FileReader(Reader):
             return read
         try:
             for (name, field), encoded in zip(self._files.items(), files, strict=False):
-                read.data[name], read.size[name] = field.make_decodable(read.plan.ids, encoded)
+                checked = field.make_decodable(read.plan.ids, encoded)
+                read.data[name], read.size[name], read.orientation[name] = checked
         except (RuntimeError, EngineError) as e:
             return replace(read, error=e)
         return read

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
 from gpupipe.annotations.batch_annotations import VALUES, BatchAnnotations
-from gpupipe.annotations.rows import AnnotationRows
+from gpupipe.annotations.rows import UNKNOWN, AnnotationRows, find_orientations
 from gpupipe.dataset.columns import Column, as_array, read_bytes
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain, EncodedImage
@@ -254,7 +254,16 @@ class Samples(Dataset[WorkResult]):
                 name: np.array([sizes[row][name] for row in rows], np.float64)
                 for name in next(iter(sizes.values()))
             }
-            return part.annotations.annotate(pipeline, steps, of_part)
+            known = {
+                name: [
+                    part.opened[name, n].header.orientation if (name, n) in part.opened else UNKNOWN
+                    for n in range(len(rows))
+                ]
+                for name in of_part
+            }
+            columns = dict(zip(pipeline.fields, part.columns, strict=True))
+            turned = find_orientations(pipeline, columns, np.arange(len(rows)), known)
+            return part.annotations.annotate(pipeline, steps, of_part, turned)
 
         rows = list(sizes)
         try:
