@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.formats.list_values import ListValues, find_top_column, join_lists, read_arrow_lists
+from gpupipe.formats.arrow_lists import find_top_column, read_arrow_lists
+from gpupipe.formats.list_values import ListPlace, ListValues, join_lists
 
 
 def read_texts(array: Any, column: str, wanted: str = "paths") -> list[str]:
@@ -97,8 +98,7 @@ class LabelsAndValues:
     Attributes:
         label: The name of the column of labels; None if there are no labels.
         values: Maps the name of each value to the name of its column.
-        lists: Maps the name of each list to the path of its column and the length of its items;
-            see `list_values.read_arrow_lists`.
+        lists: Maps the name of each list to its place.
         labels: The labels of each table so far, as `read_labels` returns them.
         numbers: Maps the name of each value to a list with its numbers in each table so far, int64
             or float64 (N,).
@@ -107,7 +107,7 @@ class LabelsAndValues:
 
     label: str | None
     values: Mapping[str, str]
-    lists: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    lists: Mapping[str, ListPlace] = field(default_factory=dict)
     labels: list[Any] = field(default_factory=list)
     numbers: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     list_parts: dict[str, list[ListValues]] = field(default_factory=lambda: defaultdict(list))
@@ -118,7 +118,7 @@ class LabelsAndValues:
         Raises ValueError if the table lacks the column of a list.
         """
         label = [] if self.label is None else [self.label]
-        tops = [find_top_column(names, path) for path, _ in self.lists.values()]
+        tops = [find_top_column(names, path) for path, *_ in self.lists.values()]
         return list(dict.fromkeys([*label, *self.values.values(), *tops]))
 
     def add(self, rows: Any) -> None:
@@ -130,8 +130,8 @@ class LabelsAndValues:
             self.labels.append(read_labels(rows.column(self.label), self.label))
         for name, column in self.values.items():
             self.numbers[name].append(read_numbers(rows.column(column), column))
-        for name, (path, width) in self.lists.items():
-            self.list_parts[name].append(read_arrow_lists(rows, path, width))
+        for name, place in self.lists.items():
+            self.list_parts[name].append(read_arrow_lists(rows, *place))
 
     def join_lists(self, others: "Iterable[LabelsAndValues]" = ()) -> dict[str, ListValues]:
         """Return a dict from each list's name to its values: those here, then those of `others`.
@@ -141,8 +141,8 @@ class LabelsAndValues:
         """
         every = [self, *others]
         return {
-            name: join_lists([part for one in every for part in one.list_parts[name]], path)
-            for name, (path, _) in self.lists.items()
+            name: join_lists([part for one in every for part in one.list_parts[name]], place.path)
+            for name, place in self.lists.items()
         }
 
     def join_values(self, others: "Iterable[LabelsAndValues]" = ()) -> dict[str, NDArray[Any]]:

@@ -45,10 +45,7 @@ def read_json_lines(name: str, f: BinaryIO, wanted: ManifestColumns, tick: Tick)
     }
     if wanted.weight is not None:
         rows.weights = _read_numbers(rows, objects, wanted.weight, "weight")
-    rows.lists = {
-        field: read_json_lists(objects, path, width)
-        for field, (path, width) in wanted.lists.items()
-    }
+    rows.lists = {field: read_json_lists(objects, *place) for field, place in wanted.lists.items()}
     if wanted.keeps_rest:
         rows.rest = [
             {key: value[key] for key in wanted.list_rest(list(value))} for value in objects

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, did_you_mean, shown
-from gpupipe.formats import arrow_columns, arrow_values, list_values
-from gpupipe.formats.list_values import ListValues
+from gpupipe.formats import arrow_columns, arrow_lists, arrow_values
+from gpupipe.formats.list_values import ListPlace, ListValues
 from gpupipe.runtime.installation import install_command
 
 PATH, LABEL = "path", "label"
@@ -38,8 +38,7 @@ class ManifestColumns:
             of a single column is read without labels.
         values: Maps the name of each value to the column that holds its numbers.
         weight: The column of weights; None if there are none.
-        lists: Maps the name of each list to the path of its column and the length of its items; see
-            `list_values`. Only .parquet and .jsonl have lists.
+        lists: Maps the name of each list to its place. Only .parquet and .jsonl have lists.
         keeps_rest: Whether to read all other columns too, for `ManifestRows.rest`.
     """
 
@@ -48,7 +47,7 @@ class ManifestColumns:
     is_label_required: bool = True
     values: dict[str, str] = field(default_factory=dict)
     weight: str | None = None
-    lists: dict[str, tuple[str, int]] = field(default_factory=dict)
+    lists: dict[str, ListPlace] = field(default_factory=dict)
     keeps_rest: bool = False
 
     def list_rest(self, header: Sequence[str]) -> list[str]:
@@ -175,7 +174,7 @@ def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> No
     rest = wanted.list_rest(header)
     needed = [*wanted.paths.values(), *wanted.values.values(), wanted.label, wanted.weight]
     needed = [column for column in needed if column is not None]
-    rest += [list_values.find_top_column(header, path) for path, _ in wanted.lists.values()]
+    rest += [arrow_lists.find_top_column(header, path) for path, *_ in wanted.lists.values()]
     # pyarrow's threads would still exist when the DataLoader forks its workers.
     columns = table.read(columns=list(dict.fromkeys([*needed, *rest])), use_threads=False)
     for column in needed:
@@ -200,8 +199,7 @@ def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> No
         weights = columns.column(wanted.weight)
         rows.weights = arrow_values.read_numbers(weights, wanted.weight, "numbers")
     rows.lists = {
-        name: list_values.read_arrow_lists(columns, path, width)
-        for name, (path, width) in wanted.lists.items()
+        name: arrow_lists.read_arrow_lists(columns, *place) for name, place in wanted.lists.items()
     }
     if wanted.keeps_rest:
         rows.rest = columns.select(rest).to_pylist() if rest else [{} for _ in range(len(rows))]

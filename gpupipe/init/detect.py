@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -26,7 +26,7 @@ from gpupipe.init.detected import (
     split_into_parts,
 )
 from gpupipe.init.lists import detect_list, detect_lists
-from gpupipe.init.shards import READERS, has_images, read_arrow_options
+from gpupipe.init.shards import READERS, has_images, read_hub_options
 from gpupipe.init.tables import SUFFIXES as LISTS
 from gpupipe.sources.helpers.hub_files import find_splits
 
@@ -40,6 +40,8 @@ _SHARDS = {
     ".lmdb": "lmdb",
 }
 _NUMBERED_TFRECORD = re.compile(r"-\d{5}-of-\d{5}$")
+_NUMBERED_PARQUET = re.compile(r"^[^/]+/[^/]+-\d{5}-of-\d{5}\.parquet$")
+"""A Parquet file in a copy of a repository of Hugging Face's hub."""
 _KINDS = tuple(dict.fromkeys(_SHARDS.values()))
 _LMDB = "data.mdb"
 
@@ -64,6 +66,8 @@ def detect(folder: Path, ignored: Collection[Path] = ()) -> dict[str, Detected]:
     if any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return _detect_hub(folder)
     files = [path for path in list_files(folder) if (folder / path).absolute() not in ignored]
+    if any(map(_NUMBERED_PARQUET.search, files)) and (found := _detect_hub(folder, has_images)):
+        return found
     top = _find_top(files)
     inner = [path.removeprefix(top) for path in files if path.startswith(top)]
     parts = _detect_parts(folder / top, inner)
@@ -82,13 +86,24 @@ def _detect_file(file: Path) -> dict[str, Detected]:
     raise GpupipeError(f"{file}: no source reads a file of this name")
 
 
-def _detect_hub(folder: Path) -> dict[str, Detected]:
-    """Detect the splits of a Hugging Face data set that save_to_disk wrote."""
-    splits = {name: files for name, files in find_splits(folder).items() if files}
+def _detect_hub(
+    folder: Path, is_readable: Callable[[Path], bool] = lambda _: True
+) -> dict[str, Detected]:
+    """Detect the splits of a Hugging Face data set, as save_to_disk writes it or the hub has it.
+
+    Splits whose first file is not readable are left out.
+    """
+    every = {name: files for name, files in find_splits(folder).items() if files}
+    splits = {name: files for name, files in every.items() if is_readable(files[0])}
+    others = {path.parent for path in folder.glob("*/*.parquet")}
+    others -= {path.parent for files in every.values() for path in files}
     found = {}
     for part, split in choose_parts({name: name for name in splits}).items():
-        options, notes = read_arrow_options(splits[split][0])
+        options, notes = read_hub_options(splits[split][0])
         named = {"split": split} if split else {}
+        if others:
+            names = name_some(sorted(path.name for path in others))
+            notes.append(f"{names} also hold Parquet files: to read one, set data.root to it.")
         detected = Detected("hf", {"root": str(folder)} | named | options, notes)
         found[part] = offer_boxes(detected, splits[split][0])
     return found

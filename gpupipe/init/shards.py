@@ -179,17 +179,29 @@ def _holds(folders: set[str], folder: str) -> bool:
 
 
 def has_images(file: Path) -> bool:
-    """Return whether a file is a .parquet with a column "image" of bytes or structs, not paths."""
+    """Return whether a file is a .parquet with a column of image files; see `_find_image`."""
     if file.suffix.lower() != ".parquet":
         return False
     require_extra("parquet", ("pyarrow",), f"reading {file}")
+    return _find_image(_read_parquet_schema(file)) is not None
+
+
+def _find_image(schema: Any) -> str | None:
+    """Return the column of image files in an Arrow schema; None if there is none.
+
+    It has the type Image of `datasets`, or is called "image" and holds bytes or structs, not paths.
+    """
     from pyarrow import types
 
-    schema = _read_parquet_schema(file)
+    features = read_features(schema)
+    for name in schema.names:
+        if isinstance(features.get(name), dict) and features[name].get("_type") == "Image":
+            return str(name)
     if "image" not in schema.names:
-        return False
+        return None
     kind = schema.field("image").type
-    return any((types.is_struct(kind), types.is_binary(kind), types.is_large_binary(kind)))
+    is_file = any((types.is_struct(kind), types.is_binary(kind), types.is_large_binary(kind)))
+    return "image" if is_file else None
 
 
 def _read_parquet_schema(file: Path) -> Any:
@@ -207,13 +219,19 @@ def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     Returns:
         The options, and notes on what is uncertain.
     """
-    names = _read_parquet_schema(file).names
-    label = find_label_name(names)
-    return _label_options(label, "label"), _explain_columns(label, names)
+    schema = _read_parquet_schema(file)
+    label = find_label_name(schema.names)
+    options = _image_options(schema) | _label_options(label, "label")
+    return options, _explain_columns(label, schema.names)
 
 
-def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source hf for a file of a saved data set.
+def _image_options(schema: Any) -> dict[str, Any]:
+    image = _find_image(schema)
+    return {} if image in (None, "image") else {"fields": {"image": image}}
+
+
+def read_hub_options(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the source hf for an Arrow or Parquet file of a data set.
 
     Returns:
         The options, and notes on what is uncertain.
@@ -222,17 +240,17 @@ def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
         DataError: The file cannot be read.
     """
     require_extra("hf", ("pyarrow",), f"reading {file}")
-    with name_shard(file):
-        schema = arrow_columns.read_schema(file)
-    kinds = {
-        name: feature.get("_type") if isinstance(feature, dict) else None
-        for name, feature in read_features(schema).items()
-    }
-    image = next((name for name in schema.names if kinds.get(name) == "Image"), "image")
+    if file.suffix == ".parquet":
+        schema = _read_parquet_schema(file)
+    else:
+        with name_shard(file):
+            schema = arrow_columns.read_schema(file)
+    features = read_features(schema).items()
+    kinds = {name: kind.get("_type") for name, kind in features if isinstance(kind, dict)}
     classes = [name for name in schema.names if kinds.get(name) == "ClassLabel"]
     label = next(iter(classes), None) or find_label_name(schema.names)
-    options: dict[str, Any] = {} if image == "image" else {"fields": {"image": image}}
-    return options | _label_options(label, "label"), _explain_columns(label, schema.names)
+    options = _image_options(schema) | _label_options(label, "label")
+    return options, _explain_columns(label, schema.names)
 
 
 READERS = {

@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field, model_validator
 from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.list_annotations import annotate_index
 from gpupipe.dataset.list_columns import (
     BadBoxes,
     Fields,
     ListColumn,
-    annotate_index,
     find_label,
     list_annotation_specs,
     split_fields,
@@ -40,7 +40,7 @@ class FileList(Source):
 
     Several rows may list the same path. Labels that are whole numbers of at least 0 stay as they
     are: class 7 is called "7". Labels that are names are numbered in sorted order. Without labels,
-    every label is 0, and the one class is called "0".
+    there are no classes.
 
     The text formats are UTF-8; other bytes in paths are kept as they are. They are:
 
@@ -63,7 +63,8 @@ class FileList(Source):
         fields: Further columns with paths: {FIELD: COLUMN}, where FIELD is the name in a batch,
             such as {mask: mask_path}. The field of `path` is "image". A column of lists of a .jsonl
             or .parquet is {column: objects.bbox, kind: boxes, format: xywh}, or goes with the
-            boxes: {column: objects.category, with: boxes}.
+            boxes: {column: objects.category, with: boxes}. Points are {column: objects.keypoints,
+            kind: points, format: xyv, count: 17, with: boxes}.
         values: The names of further columns with numbers. A batch has each under the same name. A
             column is int64 if all of its numbers are whole, else float64.
         bad_boxes: error: an image with a box that has no area, or with numbers out of range, is a

@@ -15,11 +15,11 @@ from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.list_annotations import annotate_index
 from gpupipe.dataset.list_columns import (
     LABELS,
     BadBoxes,
     Fields,
-    annotate_index,
     find_label,
     list_annotation_specs,
     split_fields,
@@ -72,7 +72,8 @@ class Hf(FileSource):
         fields: The column with the image files of each field: {FIELD: COLUMN}, where FIELD is the
             name in a batch. The first field is the one that steps work on. A column of lists is
             {column: objects.bbox, kind: boxes, format: xywh}, or goes with the boxes:
-            {column: objects.category, with: boxes}.
+            {column: objects.category, with: boxes}. Points are {column: objects.keypoints,
+            kind: points, format: xyv, count: 17, with: boxes}.
         label: The column of labels, whole numbers or names; null if there are none. A column of
             the type ClassLabel also names the classes.
         values: Columns of numbers: {VALUE: COLUMN}, where VALUE is the name in a batch.

@@ -10,10 +10,10 @@ from pydantic import Field
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.index_cache import write_parts
 from gpupipe.dataset.labels import join_labels
+from gpupipe.dataset.list_annotations import annotate_shards
 from gpupipe.dataset.list_columns import (
     BadBoxes,
     Fields,
-    annotate_shards,
     find_label,
     list_annotation_specs,
     split_fields,
@@ -41,7 +41,8 @@ class Parquet(ShardedSource):
         fields: The column with the image files of each field: {FIELD: COLUMN}, where FIELD is the
             name in a batch. The first field is the one that steps work on. A column of lists is
             {column: objects.bbox, kind: boxes, format: xywh}, or goes with the boxes:
-            {column: objects.category, with: boxes}.
+            {column: objects.category, with: boxes}. Points are {column: objects.keypoints,
+            kind: points, format: xyv, count: 17, with: boxes}.
         label: The column of labels, whole numbers or names; null if there are none.
         values: Columns of numbers: {VALUE: COLUMN}, where VALUE is the name in a batch. A value is
             int64 if all of its numbers are whole, else float64.

@@ -14,10 +14,10 @@ from pydantic import Field
 
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.labels import SampleTexts, read_label, stack_values
+from gpupipe.dataset.list_annotations import annotate_shards
 from gpupipe.dataset.list_columns import (
     BadBoxes,
     ListColumn,
-    annotate_shards,
     check_fields,
     find_label,
     list_annotation_specs,
@@ -36,7 +36,7 @@ from gpupipe.dataset.shards import (
 )
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import npy, tar
-from gpupipe.formats.list_values import read_json_lists
+from gpupipe.formats.list_values import ListPlace, read_json_lists
 from gpupipe.formats.tar import Member
 from gpupipe.pipeline.step import Spec
 
@@ -76,10 +76,11 @@ class Webdataset(ShardedSource):
             arrays. To fix their dtype and shape, write as ENDING
             {member: npy, dtype: float32, shape: [3, 480, 640]}. Lists of the member that ends in
             json are boxes, {column: "json:objects.bbox", kind: boxes, format: xywh}, or go with
-            boxes, {column: "json:objects.category", with: boxes}.
+            boxes, {column: "json:objects.category", with: boxes}, or are points,
+            {column: "json:objects.p", kind: points, format: xyv, count: 17, with: boxes}.
         label: The ending of the member that holds the label, a number or a name as text. "json:KEY"
             takes the label from KEY in the member that ends in json. null means that no member
-            holds a label; then all labels are 0.
+            holds a label.
         values: Further numbers: {VALUE: PLACE}, where VALUE is the name in a batch, such as
             {weight: "json:weight"}. PLACE is written as in `label`. KEY may hold one number or a
             list of numbers.
@@ -185,10 +186,7 @@ class Webdataset(ShardedSource):
             label = find_label(self)
             labels = None if label is None else [read_label(t, label) for t in texts.values()]
             objects = [t.read_object("json") for t in texts.values()] if self._lists else []
-            lists = {
-                name: read_json_lists(objects, column.removeprefix(_JSON), width)
-                for name, (column, width) in self._lists.items()
-            }
+            lists = {name: read_json_lists(objects, *place) for name, place in self._lists.items()}
             values = {
                 name: stack_values(name, [t.read_numbers(where) for t in texts.values()])
                 for name, where in self.values.items()
@@ -200,8 +198,12 @@ class Webdataset(ShardedSource):
             return [ShardFile(list(chosen), fields, labels, values, lists=lists)]
 
     @property
-    def _lists(self) -> dict[str, tuple[str, int]]:
-        return {name: column.place for name, column in split_fields(self.fields)[1].items()}
+    def _lists(self) -> dict[str, ListPlace]:
+        places = {name: column.place for name, column in split_fields(self.fields)[1].items()}
+        return {
+            name: place._replace(path=place.path.removeprefix(_JSON))
+            for name, place in places.items()
+        }
 
     def _choose_members(self, stem: str, parts: _Parts) -> _Parts:
         """Return a dict from the name of each field to the member that holds it in one sample.

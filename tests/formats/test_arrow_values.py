@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpupipe.formats.arrow_values import LabelsAndValues, read_labels, read_numbers, read_texts
+from gpupipe.formats.list_values import ListPlace
 
 pa = pytest.importorskip("pyarrow")
 
@@ -50,7 +51,7 @@ def test_texts_are_no_numbers() -> None:
 
 
 def test_tables_are_collected_one_after_the_other() -> None:
-    found = LabelsAndValues("y", {"age": "years"}, {"boxes": ("objects.bbox", 4)})
+    found = LabelsAndValues("y", {"age": "years"}, {"boxes": ListPlace("objects.bbox", 4)})
     columns = ["years", "objects", "y", "image"]
     assert found.find_columns(columns) == ["y", "years", "objects"]
     with pytest.raises(ValueError, match=r"no column 'objects\.bbox'"):

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from gpupipe.formats.list_values import ListValues
+
 WIDTH, HEIGHT = 64, 48
 BOXES = [[[1.5, 2.0, 10.0, 20.0], [0.0, 0.0, 64.0, 48.0]], [], [[5.0, 6.0, 7.0, 8.0]], []]
 NAMES = [["dog", "cat"], [], ["dog"], []]
@@ -105,3 +107,9 @@ WRITERS: dict[str, Write] = {
     "hub": write_hub,
     "tar": write_tar,
 }
+
+
+def plain(lists: ListValues) -> tuple[Any, list[int], dict[int, str]]:
+    """The items, the counts and the faults of lists, to be compared."""
+    values = lists.values if isinstance(lists.values, list) else lists.values.tolist()
+    return values, lists.counts.tolist(), lists.faults

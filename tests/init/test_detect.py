@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from gpupipe.errors import GpupipeError
 from gpupipe.init.detect import detect
 from gpupipe.init.detected import TRAIN
-from helpers.init_runs import data_of, init_and_run, refused, write_images
+from helpers.init_runs import data_of, init_and_run, jpeg, refused, write_images
 
 
 def sources(folder: Path) -> dict[str, str]:
@@ -50,6 +53,47 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("")
     assert "README" in detect(tmp_path)[TRAIN].unused
     assert detect(tmp_path, [(tmp_path / "README").absolute()])[TRAIN].unused == ""
+
+
+def write_parquet(file: Path, column: str, is_typed: bool = False) -> None:
+    """Write a Parquet file of two images and labels, as the hub has them."""
+    table = pa.table({column: [{"bytes": jpeg()}, {"bytes": jpeg()}], "label": [0, 1]})
+    if is_typed:
+        features = {column: {"_type": "Image"}, "label": {"_type": "Value", "dtype": "int64"}}
+        stored = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": stored})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, file)
+
+
+@pytest.mark.parametrize("folder", ["data", "plain_text"])
+@pytest.mark.parametrize("column", ["image", "img"])
+def test_a_copy_of_a_repository_of_the_hub(folder: str, column: str, data: Path) -> None:
+    (data / "README.md").write_text("# a data set")
+    for split in ("test", "train"):
+        file = data / folder / f"{split}-00000-of-00001.parquet"
+        write_parquet(file, column, is_typed=column == "img")
+    found = detect(data)
+    assert {part: (d.source, d.options["split"]) for part, d in found.items()} == {
+        TRAIN: ("hf", "train"),
+        "val": ("hf", "test"),
+    }
+    assert "2 samples" in init_and_run("set")
+
+
+def test_further_configurations_of_the_hub_are_named(data: Path) -> None:
+    for folder in ("large", "small"):
+        write_parquet(data / folder / "train-00000-of-00001.parquet", "image")
+    (note,) = detect(data)[TRAIN].notes
+    assert "small also hold Parquet files" in note
+
+
+def test_numbered_tables_without_images_are_no_copy_of_the_hub(data: Path) -> None:
+    write_images(data, "cats/0.jpg", "dogs/1.jpg")
+    table = pa.table({"text": ["a", "b"]})
+    (data / "data").mkdir()
+    pq.write_table(table, data / "data" / "train-00000-of-00001.parquet")
+    assert sources(data) == {TRAIN: "folder"}
 
 
 def test_what_is_nothing_is_an_error(tmp_path: Path) -> None:

@@ -53,6 +53,37 @@ def test_every_source_reads_the_same_lists(kind: str, form: str, tmp_path: Path)
     assert len(index.faults) == 0
 
 
+@pytest.mark.parametrize("form", ["struct of lists", "list of structs"])
+def test_a_shard_in_which_all_lists_are_empty_has_no_boxes(form: str, tmp_path: Path) -> None:
+    samples = rows(form)
+    data = options(WRITERS["parquet"](tmp_path, [samples[n] for n in (0, 2, 1, 3)]))
+    index = index_of(data)
+    assert offsets_of(index.annotations, "boxes").tolist() == [0, 2, 3, 3, 3]
+    assert index.classes == ["cat", "dog"]
+    assert len(index.faults) == 0
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_points_are_flipped_with_their_boxes(kind: str, is_nested: bool, tmp_path: Path) -> None:
+    samples = rows()
+    for n, sample in enumerate(samples):
+        points: Any = [[[n + 1.0, 2, 2], [50, 3, 1]] for _ in sample["objects"]["bbox"]]
+        flat = [[*first, *second] for first, second in points]
+        sample["objects"]["face"] = points if is_nested else flat
+    data = options(WRITERS[kind](tmp_path, samples))
+    column = data["fields"]["boxes"]["column"].replace("bbox", "face")
+    face = {"column": column, "kind": "points", "format": "xyv", "count": 2, "with": "boxes"}
+    data["fields"]["face"] = face | {"flip_pairs": [[0, 1]]}
+    config = {"data": data, "pipeline": ["decode", {"random_horizontal_flip": {"p": 1.0}}]}
+    with gpupipe.load(config, batch_size=4, shuffle=False, device="cpu") as loader:
+        (batch,) = loader
+    left, right = WIDTH - 1 - 50, [WIDTH - 2, WIDTH - 2, WIDTH - 4]
+    assert batch["face"].values.tolist() == [[[left, 3], [x, 2]] for x in right]
+    assert batch["visibility"].values.tolist() == [[1, 2]] * 3
+    assert batch["face"].counts.tolist() == [2, 0, 1, 0]
+
+
 FORMATS: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {
     "xyxy": lambda left, top, width, height: [left, top, left + width, top + height],
     "xywh": lambda left, top, width, height: [left, top, width, height],
@@ -128,7 +159,7 @@ def test_a_column_that_is_not_there_is_named(kind: str, tmp_path: Path) -> None:
     ("fields", "reason"),
     [
         ({"boxes": {"column": "a", "kind": "boxes"}}, "a column of boxes has a format"),
-        ({"labels": {"column": "a"}}, "'kind: boxes' and a format, or 'with'"),
+        ({"labels": {"column": "a"}}, "'kind: boxes' or 'kind: points' and a format, or 'with'"),
         ({"labels": {"column": "a", "with": "boxes"}}, "'with' is 'boxes', which is no field"),
         (
             {n: {"column": "a", "kind": "boxes", "format": "xywh"} for n in ("a", "b")},
