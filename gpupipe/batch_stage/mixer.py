@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
-from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.errors import ConfigError, ShapeError, counted
 from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.pipeline.tensors import from_steps, to_steps
@@ -125,11 +124,10 @@ def _explain_wrong_labels(
     num_classes: int, classes: Sequence[str], labels: NDArray[np.int64] | None
 ) -> str:
     """Return why the labels cannot become soft labels of `num_classes` classes; "" if they can."""
-    is_unlabelled = labels is not None and len(labels) > 0 and bool((labels == -1).all())
-    if is_unlabelled or list(classes) == make_unlabelled(0)[1]:
+    if not classes if labels is None else len(labels) and bool((labels == -1).all()):
         return (
-            "it mixes labels, and the data has none, or only the class 0: name the labels in "
-            "'data:', or leave out 'batch:'"
+            "it mixes labels, and the data has none: name the labels in 'data:', or leave out "
+            "'batch:'"
         )
     if labels is not None and (labels.dtype.kind not in "iu" or labels.ndim != 1):
         return (

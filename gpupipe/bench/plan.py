@@ -79,7 +79,7 @@ def facts(resolved: ResolvedConfig, look_at_all_files: bool = False) -> Iterator
         f"device: {device}, {counted(resolved.threads, 'thread')}, "
         f"{counted(config.loader.prefetch, 'batch', 'batches')} ahead"
     )
-    yield f"batch: {_batch(config, index.classes)}"
+    yield f"batch: {_batch(config, index)}"
     yield from _schedules(config)
     yield from list_ignored_settings(config, resolved.engine)
     yield from _list_empty_boxes(config.pipeline)
@@ -106,8 +106,7 @@ def _describe_data(config: Config, index: Index) -> Iterator[str]:
     check_labels(config.batch, index.classes, index.labels)
     note = f" ({index.note})" if index.note else ""
     yield (
-        f"data: {counted(len(index), 'sample')} in "
-        f"{counted(len(index.classes), 'class', 'classes')}{note}, "
+        f"data: {counted(len(index), 'sample')} {index.describe_classes()}{note}, "
         f"{counted(len(sampler), 'batch', 'batches')} of up to {sampler.batch_size} an epoch"
     )
     if settings := _describe_selection(config):
@@ -179,7 +178,7 @@ def _changes(before: Config, now: Config) -> Iterator[str]:
             yield _field(now, name)
 
 
-def _batch(config: Config, classes: Sequence[str]) -> str:
+def _batch(config: Config, index: Index) -> str:
     pipeline = config.pipeline
     unequal = [name for name in pipeline.outputs if None in pipeline.output_spec_of(name).shape]
     of = "" if unequal == list(pipeline.main_outputs) else f" of {' and '.join(unequal)}"
@@ -190,9 +189,10 @@ def _batch(config: Config, classes: Sequence[str]) -> str:
     }[config.loader.shapes]
     equal = f"; no step fixes the size{of}, {rule}" if unequal else ""
     fields = [_field(config, name) for name in pipeline.outputs]
-    if not pipeline.annotations:
+    # Absent data have an index without samples. Boxes seldom come with a class of the sample.
+    if index.has_labels and (len(index) or not pipeline.annotations):
         fields += [f"label {'float32 (B, classes)' if config.batch.entries else 'int64 (B,)'}"]
-    return ", ".join([*fields, *_annotations(config, classes)]) + equal
+    return ", ".join([*fields, *_annotations(config, index.classes)]) + equal
 
 
 def _annotations(config: Config, classes: Sequence[str]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from gpupipe.bench.measure import (
 )
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
-from gpupipe.errors import EngineError, did_you_mean
+from gpupipe.errors import EngineError, GpupipeError, did_you_mean
 from gpupipe.loader import Loader, create_loader
 from gpupipe.runtime import tracing
 
@@ -185,7 +185,11 @@ def _create_model_step(name: str, loader: Loader) -> Train:
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
-    return batch if isinstance(batch, tuple) else (image_of(batch), batch["label"])
+    if isinstance(batch, tuple):
+        return batch
+    if "label" not in batch:
+        raise GpupipeError("a network is trained on labels, and the samples have none")
+    return image_of(batch), batch["label"]
 
 
 def _measure_rate(batches: Iterator[Any], train: Train, seconds: float, loader: Loader) -> float:

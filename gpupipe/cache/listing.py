@@ -65,7 +65,7 @@ class Listing:
 
     Attributes:
         names: Names of the files under the data set's url.
-        labels: int64 (N,), indices into `classes`.
+        labels: int64 (N,), indices into `classes`; -1 if samples have no class.
         sizes: int64 (N,), bytes; -1 if unknown.
         tags: uint64 (N,), hash of the file's version (ETag...); 0 if unknown.
         versions: The version of each file with its kind, such as "ETag 4f2a"; "" if unknown.
@@ -100,7 +100,9 @@ class Listing:
         """Return row `row` as a sample to write to a shard."""
         label = int(self.labels[row])
         metadata = json.loads(self.metadata[row]) if len(self.metadata) else {}
-        return ShardSample(row, self.names[row], label, {"class": self.classes[label]} | metadata)
+        if label >= 0:
+            metadata = {"class": self.classes[label]} | metadata
+        return ShardSample(row, self.names[row], label, metadata)
 
 
 def is_listed(folder: CacheFolder) -> bool:

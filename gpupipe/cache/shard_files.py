@@ -27,8 +27,8 @@ Table = NDArray[np.int64]
 offset and the length of the image in the shard, in bytes, and the CRC-32 of the image.
 """
 END = 2 * tarfile.BLOCKSIZE
-_BLOCKS_BESIDE = 5
-"""Minimum number of tar blocks of a sample besides its image: three headers, the label, JSON."""
+_BLOCKS_BESIDE = 3
+"""Minimum number of tar blocks of a sample besides its image: two headers, and JSON."""
 _SUFFIX = re.compile("[0-9a-z]{1,8}")
 _MEMBER = re.compile("([0-9]{1,18})[.][0-9a-z]+")
 _CHUNK = 1 << 22
@@ -43,7 +43,7 @@ class ShardSample:
     Attributes:
         row: The sample's row of the data set.
         name: Path of its file under the data set's url.
-        label: Index of its class.
+        label: Index of its class; -1 if it has none. Then there is no label in the shard.
         metadata: Maps the name of each further column to its value, for the .json member.
     """
 
@@ -60,13 +60,19 @@ class ShardSample:
 
         Returns:
             Three pairs (header, content), for image, label and JSON. The image's content is None.
+            There is no pair for a label of -1.
         """
-        text = json.dumps({"path": self.name, "label": self.label} | self.metadata).encode()
+        has_label = self.label >= 0
+        label = {"label": self.label} if has_label else {}
+        text = json.dumps({"path": self.name} | label | self.metadata).encode()
         suffix = self.name.rpartition("/")[2].rpartition(".")[2].lower()
         if not _SUFFIX.fullmatch(suffix) or suffix in ("cls", "json"):
             suffix = "bin"
         parts: list[tuple[str, bytes | None, int]] = [(suffix, None, size)]
-        parts += [("cls", label := str(self.label).encode(), len(label)), ("json", text, len(text))]
+        if has_label:
+            number = str(self.label).encode()
+            parts.append(("cls", number, len(number)))
+        parts.append(("json", text, len(text)))
         return [
             (_tar_header(f"{self.row:09}.{ending}", length), content)
             for ending, content, length in parts

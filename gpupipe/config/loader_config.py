@@ -187,12 +187,12 @@ class LoaderConfig(_Frozen):
         memory_format: Strides of fields that were image files: `contiguous` or `channels_last`.
             The shape is (B, C, H, W) in both cases.
         format: What a batch is: `dict`, `tuple`, `torchvision` or `detr`. A dict is such as
-            {"image": ..., "label": ...}, and a tuple is the first field and the label. With
-            `torchvision` it is a list of images and a list of targets, as torchvision's detectors
-            take them: 1 is added to labels, since 0 is the background, unless no class has the
-            number 0, as with `classes: original` of the source coco. With `detr` it is a dict of
-            the images, a mask that is true on padding, and a list of targets, whose boxes are
-            [centre x, centre y, width, height] from 0 to 1.
+            {"image": ..., "label": ...}, and a tuple is the first field and the label, which the
+            data must have. With `torchvision` it is a list of images and a list of targets, as
+            torchvision's detectors take them: 1 is added to labels, since 0 is the background,
+            unless no class has the number 0, as with `classes: original` of the source coco. With
+            `detr` it is a dict of the images, a mask that is true on padding, and a list of
+            targets, whose boxes are [centre x, centre y, width, height] from 0 to 1.
         targets: How boxes and what goes with them are delivered: `packed`, `padded` or `list`.
             `packed` is a gpupipe.Ragged. `padded` is one tensor (B, N, ...), with 0 after a
             sample's rows, or -1 for labels, and the number of rows, such as "num_boxes" (B,).

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.errors import DataError
 from gpupipe.runtime.progress import Progress
 
@@ -23,7 +24,7 @@ class ClassFolders:
     Attributes:
         classes: The names of the classes, sorted.
         paths: The files, relative to the root.
-        labels: The class number of each file, int64 (N,).
+        labels: The class number of each file, int64 (N,); -1 without classes.
         times: The time of each folder's last change, in ns, by its path relative to the root.
     """
 
@@ -49,7 +50,7 @@ def scan(
         of: The word for one file in messages, such as "image".
         progress: Called with the number of files listed so far.
         has_labels: If False, all files under `root` are listed, those in `root` itself first, and
-            the label of every file is 0.
+            there are no classes.
 
     Raises:
         DataError: There is no class folder or no file, a class folder is empty, or a folder cannot
@@ -86,8 +87,10 @@ def _scan(
         raise DataError(f"{root}: no {kind}: set data.root or extensions")
     if not all(counts):
         raise _describe_empty(root, folders, counts, kind)
-    labels = np.repeat(np.arange(len(counts)), counts)
-    return ClassFolders(folders if has_labels else ["0"], paths, labels, times)
+    if not has_labels:
+        labels, classes = make_unlabelled(len(paths))
+        return ClassFolders(classes, paths, labels, times)
+    return ClassFolders(folders, paths, np.repeat(np.arange(len(counts)), counts), times)
 
 
 def _describe_empty(root: Path, classes: list[str], counts: list[int], of: str) -> DataError:

@@ -65,9 +65,13 @@ class Index:
     @property
     def summary(self) -> str:
         """One line about the index: `2,000 samples in 416 classes (stand-in data, not LFW)`."""
-        classes = counted(len(self.classes), "class", "classes")
         note = f" ({self.note})" if self.note else ""
-        return f"{counted(len(self), 'sample')} in {classes}{note}"
+        return f"{counted(len(self), 'sample')} {self.describe_classes()}{note}"
+
+    def describe_classes(self) -> str:
+        """Return "in 416 classes", or "without labels"."""
+        count = counted(len(self.classes), "class", "classes")
+        return f"in {count}" if self.classes or not len(self) else "without labels"
 
     def __repr__(self) -> str:
         fields = ", ".join([*self.columns, *self.annotations, *self.values])

@@ -31,8 +31,8 @@ _FRACTION = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 def make_unlabelled(count: int) -> tuple[NDArray[np.int64], list[str]]:
-    """Return labels for `count` samples without labels: all 0, with the single class "0"."""
-    return np.zeros(count, np.int64), ["0"]
+    """Return labels for `count` samples without a class, all -1, and no names of classes."""
+    return np.full(count, -1, np.int64), []
 
 
 def is_zero_free(classes: Sequence[str]) -> bool:
@@ -62,7 +62,8 @@ def number_classes(
     """Return the class numbers of `count` samples, int64 (N,), and the names of the classes.
 
     Args:
-        labels: The label of each sample, as texts or as numbers; None if there are no labels.
+        labels: The label of each sample, as texts or as numbers; None if there are no labels, as
+            `make_unlabelled` says.
         count: The number of samples.
         where: Maps a sample's number to its location, for messages.
 

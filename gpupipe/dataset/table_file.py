@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from gpupipe.runtime.files import open_regular, write_atomically
 
-_MAGIC = b"gpupipe-index-8\n"
+_MAGIC = b"gpupipe-index-9\n"
 _NUMBER_BYTES = 8
 _ALIGNMENT = 64
 _BLOCK_BYTES = 4096

@@ -13,7 +13,7 @@ from gpupipe.config import AutoShard, Config, LoaderConfig, Shard, locate_errors
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import Growing, Population
 from gpupipe.engines import registry
-from gpupipe.engines.base import BatchStream, Engine, Job
+from gpupipe.engines.base import NO_LABEL_IN_TUPLE, BatchStream, Engine, Job
 from gpupipe.errors import ConfigError, EngineError, GpupipeError
 from gpupipe.loading.first_sample import check_first_sample
 from gpupipe.loading.sample_selection import select_samples
@@ -165,10 +165,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     if config.batch.entries:
         check_labels(config.batch, index.classes, index.labels)
     if options.format == "tuple" and not index.has_labels:
-        raise ConfigError.at(
-            "loader.format",
-            "a tuple is (first field, label), and the samples have no label: write format: dict",
-        )
+        raise ConfigError.at("loader.format", NO_LABEL_IN_TUPLE)
     job = Job(
         index,
         config.pipeline,

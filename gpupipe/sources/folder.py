@@ -24,7 +24,7 @@ class Folder(Source):
         root: The folder; ~ stands for the home directory. Hidden files and folders are left out.
             Links are followed.
         label: "folder": the first folder below `root` is the class. null: there are no labels, and
-            all images under `root` are read, also those in `root` itself.
+            all images under `root` are read, also those in `root` itself. Batches have no "label".
         extensions: The file name extensions of images, in upper or lower case.
         fetch: Name of a data set to download to `root` if `root` does not exist.
         stand_in: Number of synthetic images to make in place of the data set if the download

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from gpupipe.dataset.columns import join_strings
 from gpupipe.dataset.file_columns import join_columns
 from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.dataset.population import Growing
 from gpupipe.dataset.source import SOURCES, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
@@ -177,13 +178,23 @@ class Mix(Source):
         return next((why for p in self.parts.values() if (why := p.source.explain_absence())), "")
 
     def _join_classes(self, every: Mapping[str, Index]) -> tuple[list[str], NDArray[np.int64]]:
+        lacking = [part for part, index in every.items() if not index.has_labels]
+        if len(lacking) == len(every):
+            labels, classes = make_unlabelled(sum(map(len, every.values())))
+            return classes, labels
+        if lacking:
+            having = next(part for part in every if part not in lacking)
+            raise DataError(
+                f"data.parts.{lacking[0]}: its samples have no label, but those of {having} have: "
+                "name the labels of each part, or write label: null in each"
+            )
         numbers: dict[str, int] = {}
-        labels = []
+        parts = []
         for part, index in every.items():
             prefix = f"{part}/" if self.classes == "keep" else ""
             own = [numbers.setdefault(prefix + name, len(numbers)) for name in index.classes]
-            labels.append(np.array(own, np.int64)[index.labels])
-        return list(numbers), np.concatenate(labels)
+            parts.append(np.array(own, np.int64)[index.labels])
+        return list(numbers), np.concatenate(parts)
 
 
 def _describe(specs: Mapping[str, Spec]) -> str:

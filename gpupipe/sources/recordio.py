@@ -38,7 +38,7 @@ class Recordio(ShardedSource):
             If x.idx exists next to x.rec, the samples are the records that it lists. Else all
             records are samples.
         label: The position of the label among the header's numbers, from 0. null means that none of
-            them is a label; then all labels are 0.
+            them is a label.
         values: Further numbers of the header, float32: {VALUE: POSITIONS}, where VALUE is the name
             in a batch, such as {weight: 1, landmarks: [2, 12]}. [2, 12] stands for the numbers at
             the positions 2 to 11.

@@ -54,7 +54,7 @@ class Tfrecord(ShardedSource):
             FEATURE is the feature's name if the feature holds the bytes of an image file, and
             {feature, shape, dtype} if it holds an array.
         label: The feature with the label: one int64, or bytes with a name. null means that no
-            feature is a label; then all labels are 0.
+            feature is a label.
         values: Features with further numbers: {VALUE: FEATURE}, where VALUE is the name in a batch.
             They hold int64s or floats, the same number of them in each record.
         verify: Whether to check the checksum of every record while the shards are indexed. Needs

@@ -185,7 +185,7 @@ def test_data_without_labels_is_refused(
     with pytest.raises(ConfigError, match=rf"c\.yaml:{line}:.*cutmix.*the data has none"):
         gpupipe.load(tmp_path / "c.yaml")
     with gpupipe.load(tmp_path / "c.yaml", batch=[]) as loader:
-        assert next(iter(loader))["label"].tolist() == [0, 0, 0, 0]
+        assert "label" not in next(iter(loader))
 
 
 def test_fewer_classes_than_the_data_are_refused(config: dict[str, Any]) -> None:

@@ -87,8 +87,9 @@ def test_a_series_is_mixed() -> None:
 @pytest.mark.parametrize(
     ("step", "classes", "labels", "words"),
     [
-        ("mixup", ["0"], np.zeros(5, np.int64), ("the data has none", "leave out 'batch:'")),
-        ("one_hot", ["0"], None, ("the data has none",)),
+        ("mixup", [], np.full(5, -1), ("the data has none", "leave out 'batch:'")),
+        ("mixup", CLASSES, np.full(5, -1), ("the data has none",)),
+        ("one_hot", [], None, ("the data has none",)),
         ("cutmix", CLASSES, np.linspace(0, 3, 5), ("class numbers", "float64", "as values")),
         ("cutmix", CLASSES, np.zeros((5, 2), np.int64), ("class numbers", "(5, 2)")),
         ({"mixup": {"num_classes": 3}}, CLASSES, None, ("num_classes is 3", "num_classes: 4")),

@@ -82,8 +82,10 @@ def test_a_loader_of_arrays_keeps_the_contract(tmp_path: Path) -> None:
 
 def test_a_tuple_holds_the_main_field(tmp_path: Path) -> None:
     stored = numbers("float32", (6, 5))
+    np.save(tmp_path / "labels.npy", np.arange(6) % 2)
+    labels = str(tmp_path / "labels.npy")
     with gpupipe.load(
-        {"data": saved(tmp_path, stored, field="x"), "pipeline": []},
+        {"data": saved(tmp_path, stored, field="x", labels=labels), "pipeline": []},
         device="cpu",
         batch_size=6,
         shuffle=False,
@@ -91,4 +93,4 @@ def test_a_tuple_holds_the_main_field(tmp_path: Path) -> None:
     ) as loader:
         (x, label) = next(iter(loader))
     assert np.array_equal(x.numpy(), stored)
-    assert label.tolist() == [0] * 6
+    assert label.tolist() == [0, 1] * 3

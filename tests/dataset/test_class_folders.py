@@ -35,7 +35,7 @@ def test_without_labels_folders_are_no_classes(tmp_path: Path) -> None:
     write(tmp_path, "b/1.jpg", "a/2.jpg", "top.jpg")
     found = scan(tmp_path, (".jpg",), "image", ignore_progress, has_labels=False)
     assert found.paths == ["top.jpg", "a/2.jpg", "b/1.jpg"]
-    assert (found.labels.tolist(), found.classes) == ([0, 0, 0], ["0"])
+    assert (found.labels.tolist(), found.classes) == ([-1, -1, -1], [])
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

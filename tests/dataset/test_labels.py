@@ -50,6 +50,6 @@ def test_numbers_that_are_refused(number: int, said: str) -> None:
         labels.from_numbers(np.array([0, 1, number]), where)
 
 
-def test_samples_without_labels_are_of_one_class() -> None:
+def test_samples_without_labels_are_of_no_class() -> None:
     numbers, classes = labels.make_unlabelled(3)
-    assert (numbers.tolist(), numbers.dtype, classes) == ([0, 0, 0], np.int64, ["0"])
+    assert (numbers.tolist(), numbers.dtype, classes) == ([-1, -1, -1], np.int64, [])

@@ -25,9 +25,12 @@ def listed(file: Path, content: str | bytes, **options: Any) -> Index:
 
 
 def found(index: Index) -> list[tuple[str, str]]:
-    """(path relative to the root, class) of every row."""
+    """(path relative to the root, class) of every row; the class is "" without labels."""
     return [
-        (index.location(i).removeprefix(f"{index.root}/"), index.classes[label])
+        (
+            index.location(i).removeprefix(f"{index.root}/"),
+            index.classes[label] if index.has_labels else "",
+        )
         for i, label in enumerate(index.labels)
     ]
 

@@ -134,10 +134,10 @@ def test_a_missing_sample_is_reported_when_it_is_loaded(
 def test_lines_comments_and_blanks(tmp_path: Path) -> None:
     text = "\ufeff# list\n\n  \r\nb.jpg\r\n  a.jpg \n#c.jpg\n./#d.jpg\nb.jpg"
     assert found(listed(tmp_path / "l.txt", text)) == [
-        ("b.jpg", "0"),
-        ("a.jpg", "0"),
-        ("#d.jpg", "0"),
-        ("b.jpg", "0"),
+        ("b.jpg", ""),
+        ("a.jpg", ""),
+        ("#d.jpg", ""),
+        ("b.jpg", ""),
     ]
 
 
@@ -148,8 +148,8 @@ def test_spaces_in_a_path_stand_before_a_tab_or_without_labels(tmp_path: Path) -
     ]
     assert found(listed(tmp_path / "l.txt", "x y/a b.jpg   cat\n")) == [("x y/a b.jpg", "cat")]
     assert found(listed(tmp_path / "l.txt", "x y/a b.jpg\nc d.jpg 3\n", label=None)) == [
-        ("x y/a b.jpg", "0"),
-        ("c d.jpg 3", "0"),
+        ("x y/a b.jpg", ""),
+        ("c d.jpg 3", ""),
     ]
 
 
@@ -169,18 +169,14 @@ def test_names_are_numbered_in_sorted_order_and_numbers_stay(tmp_path: Path) -> 
     assert (index.labels.tolist(), index.classes) == ([3, 1], ["0", "1", "2", "3"])
 
 
-def test_without_labels_there_is_one_class(tmp_path: Path) -> None:
+def test_without_labels_there_are_no_classes(tmp_path: Path) -> None:
     for file, text in (
         ("l.txt", "a.jpg\nb.jpg\n"),
         ("l.csv", "path\na.jpg\nb.jpg\n"),
         ("l.csv", "path,label\na.jpg,\nb.jpg,3\n"),
     ):
         index = listed(tmp_path / file, text, **({"label": None} if "," in text else {}))
-        assert (index.classes, index.labels.tolist(), index.labels.dtype) == (
-            ["0"],
-            [0, 0],
-            np.int64,
-        )
+        assert (index.classes, index.has_labels, index.labels.dtype) == ([], False, np.int64)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +247,7 @@ def test_any_bytes_of_a_name(tmp_path: Path, faces: Path, suffix: str) -> None:
         {"data": {"source": "file_list", "file": file, "label": None}, "pipeline": ["decode"]},
         device="cpu",
     ) as loader:
-        assert sum(len(b["label"]) for b in loader) == len(ODD_NAMES)
+        assert sum(len(b["image"]) for b in loader) == len(ODD_NAMES)
 
 
 def test_progress_counts_rows(tmp_path: Path) -> None:

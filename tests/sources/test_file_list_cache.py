@@ -99,7 +99,7 @@ def test_other_options_have_another_index(tmp_path: Path, cache: Path, eager: No
             (str(tmp_path), "a", "x"),
             (str(tmp_path), "b", "x"),
             (str(tmp_path), "a", "y"),
-            (str(tmp_path), "a", "0"),
+            (str(tmp_path), "a", ""),
             (str(tmp_path / "root"), "a", "x"),
         ]
     assert all(is_mapped(i) for i in every)

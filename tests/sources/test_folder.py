@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 import gpupipe
-from gpupipe.errors import DataError
+from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.folder import Folder
 from helpers.folders import found, grow, is_mapped, make_files_old, names, settle
 
@@ -294,10 +294,28 @@ def test_a_flat_folder_without_labels(
         index = source.index()
         names = [index.names[i] for i in range(len(index))]
         assert names == ["0.jpg", "1.jpg", "2.jpg", "4.jpg", "deep/er/3.jpg"]
-        assert (index.classes, index.labels.tolist()) == (["0"], [0] * 5)
+        assert (index.classes, index.has_labels) == ([], False)
+        assert index.summary == "5 samples without labels"
     (tmp_path / "deep" / "9.jpg").write_bytes(path.read_bytes())
     assert len(source.index()) == 6, "a new file in a folder below is noticed"
     assert Folder(root=tmp_path).index().classes == ["deep"], "with labels it is another index"
+
+
+@pytest.mark.parametrize("engine", ["cpu", "dali", "dataloader"])
+def test_batches_without_labels(faces: Path, engine: str) -> None:
+    config = {
+        "data": {"source": "folder", "root": str(faces), "label": None},
+        "pipeline": ["decode", {"resize": {"size": [8, 8]}}, {"to_dtype": {"dtype": "float32"}}],
+        "loader": {"engine": engine, "device": "cpu", "batch_size": 4, "workers": 0, "threads": 1},
+    }
+    with gpupipe.load(config, ids=True) as loader:
+        assert sorted(next(iter(loader))) == ["id", "image"]
+    with pytest.raises(ConfigError, match=r"loader\.format: a tuple is .* no label"):
+        gpupipe.load(config, format="tuple")
+    with pytest.raises(ConfigError, match=r"loader\.weights: class_balanced .* no label"):
+        gpupipe.load(config, weights="class_balanced")
+    with pytest.raises(ConfigError, match=r"batch\.0: mixup .* the data has none"):
+        gpupipe.load(config | {"batch": ["mixup"]})
 
 
 def test_an_unlabelled_folder_without_images_is_an_error(tmp_path: Path) -> None:

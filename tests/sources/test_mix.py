@@ -259,6 +259,15 @@ def test_what_does_not_fit_together(sets: dict[str, Any], tmp_path: Path) -> Non
         load_data(data_of({"a": sets["a"], "l": listed}))
 
 
+def test_labels_are_of_all_parts_or_of_none(sets: dict[str, Any]) -> None:
+    bare = {name: part | {"label": None} for name, part in sets.items()}
+    with load_data(data_of(bare)) as loader:
+        assert (loader.index.classes, loader.index.has_labels) == ([], False)
+        assert "label" not in next(iter(loader))
+    with pytest.raises(DataError, match=r"data\.parts\.b: .* no label, but those of a have"):
+        load_data(data_of(sets | {"b": bare["b"]}))
+
+
 @pytest.fixture
 def server(sets: dict[str, Any]) -> Iterator[str]:
     config = {"data": data_of(sets, stop="all"), "pipeline": STEPS}
@@ -288,6 +297,6 @@ def test_arrays_of_one_shape_and_of_others(tmp_path: Path) -> None:
     }
     same = {"data": data_of({n: parts[n] for n in "xy"}), "pipeline": []}
     with gpupipe.load(same, device="cpu", batch_size=4) as loader:
-        assert sum(len(batch["label"]) for batch in loader) == 12
+        assert sum(len(batch["array"]) for batch in loader) == 12
     with pytest.raises(DataError, match=r"data\.parts\.z: its fields are"):
         gpupipe.load({"data": data_of(parts), "pipeline": []}, device="cpu", batch_size=3)

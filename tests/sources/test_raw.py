@@ -24,7 +24,7 @@ def test_many_samples_a_file_and_their_labels(tmp_path: Path) -> None:
     assert (index.labels.tolist(), index.classes) == ([3, 0, 2, 2, 1], ["0", "1", "2", "3"])
     assert all(np.array_equal(read(index, i), images[i]) for i in range(5))
     assert index.location(4) == f"{tmp_path}/images:row 4"
-    assert Raw.model_validate(data).index().labels.tolist() == [0] * 5
+    assert Raw.model_validate(data).index().labels.tolist() == [-1] * 5
 
 
 def test_labels_that_stand_between_the_samples(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, Source, ignore_progress
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import NO_LABEL_IN_TUPLE, Job
 from gpupipe.engines.last_steps import find_larger_output, find_tail, leave_steps
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline.build import build_pipeline
@@ -40,6 +40,8 @@ _Phases = TypeVar("_Phases", Pipeline, BatchStage)
 _FIELDS = pydantic.TypeAdapter(dict[str, Spec], config=pydantic.ConfigDict(extra="forbid"))
 _INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
 """Attributes of the index that the description holds unchanged."""
+_EXTRA = ("category_ids", "keypoint_names", "skeleton")
+"""What the description holds of the attribute `extra` of the index, if it is there."""
 
 
 class RemoteSource(Source):
@@ -131,7 +133,12 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
     return {
         "name": config.name,
         "source": config.source_name,
-        "data": {**{key: getattr(index, key) for key in _INDEX_ATTRIBUTES}, "count": len(index)},
+        "data": {
+            **{key: getattr(index, key) for key in _INDEX_ATTRIBUTES},
+            "count": len(index),
+            "has_labels": index.has_labels,
+            "extra": {key: index.extra[key] for key in _EXTRA if key in index.extra},
+        },
         "selection": {
             "count": sampler.count,
             "settings": dict(sampler.selection.settings),
@@ -224,6 +231,8 @@ def _build(description: Mapping[str, Any], settled: LoaderConfig) -> RemoteDatas
         settled,
         _build_batch_stage(description["batch"], pipeline, settled),
     )
+    if settled.format == "tuple" and not description["data"]["has_labels"]:
+        raise ServerError(f"loader.format: {NO_LABEL_IN_TUPLE}")
     selection = description["selection"]
     index = _index(description["data"], pipeline.main)
     return RemoteDataset(
@@ -281,6 +290,5 @@ def _index(data: Mapping[str, Any], main: str) -> Index:
     labels = np.broadcast_to(np.int64(-1), (data["count"],))
     columns: dict[str, Column] = {main: FileColumn(data["root"], rows)}
     same = {key: data[key] for key in _INDEX_ATTRIBUTES}
-    return Index(
-        names=rows, labels=labels, columns=columns, **same | {"classes": list(same["classes"])}
-    )
+    same |= {"classes": list(same["classes"]), "extra": dict(data["extra"])}
+    return Index(names=rows, labels=labels, columns=columns, **same)

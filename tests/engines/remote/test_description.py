@@ -12,6 +12,7 @@ from gpupipe.config import Config
 from gpupipe.engines.remote.description import describe, parse_description, split_pipeline
 from gpupipe.errors import ServerError
 from gpupipe.loading.assembly import create_sampler
+from helpers.coco_files import document, write
 
 SCALE: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": True}}
 NORMALIZE: dict[str, Any] = {"normalize": {"mean": [0.5], "std": [0.5]}}
@@ -69,6 +70,39 @@ def test_what_sends_no_uint8_is_refused(tmp_path: Path, pipeline: Any, spec: str
     message = rf"ends in normalize and to_dtype after uint8 images; .* {spec} before them.*batch$"
     with pytest.raises(ServerError, match=message):
         split_pipeline(read(tmp_path, pipeline))
+
+
+def test_a_client_knows_the_skeleton_and_the_ids_of_categories(tmp_path: Path) -> None:
+    file = write(tmp_path, document(points=3))
+    data = {"source": "coco", "root": str(tmp_path / "images"), "annotations": str(file)}
+    config = configs.read(
+        {"data": data | {"keypoints": True, "flip_pairs": [[0, 1]]}, "pipeline": ["decode"]}
+    )
+    index = config.source.index()
+    description = describe(config, index, (), create_sampler(config, index))
+    theirs = parse_description(description, config.loader, "a server").index
+    assert theirs.extra["skeleton"] == [[0, 1]]
+    assert theirs.extra["keypoint_names"] == ["point 0", "point 1", "point 2"]
+    assert theirs.extra["category_ids"] == index.extra["category_ids"]
+
+
+def test_no_folder_of_the_server_is_described(faces: Path) -> None:
+    config = read(faces, ["decode"])
+    index = config.source.index()
+    assert "times" in index.extra
+    description = describe(config, index, (), create_sampler(config, index))
+    assert description["data"]["extra"] == {}
+
+
+def test_a_tuple_needs_labels(faces: Path) -> None:
+    data = {"source": "folder", "root": str(faces), "label": None}
+    config = configs.read({"data": data, "pipeline": ["decode"]})
+    index = config.source.index()
+    description = describe(config, index, (), create_sampler(config, index))
+    assert parse_description(description, config.loader, "a server").index.classes == []
+    wanted = config.loader.model_copy(update={"format": "tuple"})
+    with pytest.raises(ServerError, match=r"loader\.format: a tuple is .* no label"):
+        parse_description(description, wanted, "a server")
 
 
 def test_a_field_with_an_unknown_property_is_not_understood(faces: Path) -> None:
