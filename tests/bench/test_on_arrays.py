@@ -51,7 +51,7 @@ def test_what_check_prints(tmp_path: Path) -> None:
     )
     resolved = resolve(config)
     *_, batch = facts(resolved)
-    assert batch == "batch: array float32 (B, 4, 3), label int64 (B,)"
+    assert batch == "batch: array float32 (B, 4, 3)"
     for found in operators(resolved).values():
         assert [op for op, _, _ in found] == ["external_source", "cast", "slice"]
     rows = [list(column.cells) for column in tables.steps_table(config.pipeline).columns]

@@ -54,10 +54,12 @@ _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 _jpeg = find_extension("_jpeg")
 
-_Output = tuple[Array, Array | None, NDArray[np.float32] | None, Array | None, Array | None]
-"""The batch (B, 3, H, W); a table of the new value of each uint8 value, or None to keep the values;
-coefficients that compute the same values as the table, or None; and the windows to erase and the
-value to erase them with, or None.
+_Output = tuple[
+    Array | list[Array], Array | None, NDArray[np.float32] | None, Array | None, Array | None
+]
+"""The batch (B, 3, H, W), or the slot (1, 3, H, W) of each sample; a table of the new value of each
+uint8 value, or None to keep the values; coefficients that compute the same values as the table, or
+None; and the windows to erase and the value to erase them with, or None.
 """
 _Create = Callable[[_Output | None], Stage]
 """Returns the stage of a geometry. Without an output, the stage passes an image on."""
