@@ -21,6 +21,8 @@ from gpupipe.runtime.process import run_python
 from gpupipe.runtime.registry import AUTO
 
 _QUIET = 0.15
+_SIMILAR = 0.2
+"""Batches of an epoch's end are smaller: a mean that differs by less is of the same batch size."""
 
 
 @runtime_checkable
@@ -133,8 +135,25 @@ def compare(
     all_notes = [*[o.note for o in outcomes if o.note][:1], *notes]
     if any(o.peak_memory_kind != PSS for o in outcomes):
         all_notes.append(f"peak memory is {ADDED_UP}")
+    for result in results:
+        if result.contestant.against and result.outcomes:
+            all_notes += _describe_own_work(result, outcomes)
     all_notes += disturbance(max((o.others for o in outcomes), default=0.0))
     return Comparison(results, contest, repeats, all_notes, command, interrupted)
+
+
+def _describe_own_work(result: Result, outcomes: Sequence[ContestOutcome]) -> list[str]:
+    """Return notes about a loader of the user's: its pixels, and its batches if they differ."""
+    name = result.contestant.name
+    notes = [f"{name} decides its own work, order and draws: its pixels are not compared"]
+    size = result.outcomes[0].images / result.outcomes[0].batches
+    expected = next((o.data["batch_size"] for o in outcomes if o.data), size)
+    if abs(size - expected) > _SIMILAR * expected:
+        notes.append(
+            f"{name} delivers batches of {size:.0f}, and the config says {expected}: compare "
+            "images/s, and not the time for 100 batches"
+        )
+    return notes
 
 
 def disturbance(cores: float) -> list[str]:
@@ -153,9 +172,11 @@ def disturbance(cores: float) -> list[str]:
 
 def run_contest(contestant: Contestant, contest: Contest) -> ContestOutcome:
     """Measure a contestant once, in a fresh process; raise EngineError if it fails."""
-    request = asdict(contest) | {"changes": contest.changes | contestant.changes}
+    changes = contest.changes | contestant.changes
+    request = asdict(contest) | {"changes": changes, "against": contestant.against}
+    module = "against" if contestant.against else "contestant"
     process = run_python(
-        "-W", "ignore", "-m", "gpupipe.bench.contestant", stdin=json.dumps(request).encode()
+        "-W", "ignore", "-m", f"gpupipe.bench.{module}", stdin=json.dumps(request).encode()
     )
     if process.returncode:
         reason = process.stderr.decode(errors="replace").strip()[-2000:]

@@ -90,11 +90,13 @@ class Contestant:
         name: Its name in tables and plots.
         changes: The settings of the loader that differ from the config.
         workers: The number of worker processes; None for an engine without that setting.
+        against: "module:function" of a loader of the user's; "" for the config's.
     """
 
     name: str
     changes: dict[str, Any]
     workers: int | None = None
+    against: str = ""
 
 
 @dataclass
@@ -167,8 +169,11 @@ class Comparison:
     def baseline(self) -> Result | None:
         """The result to which the others are compared; None if nothing was measured.
 
-        It is the fastest DataLoader or, if no DataLoader was measured, the slowest contestant.
+        It is the user's loader, else the fastest DataLoader. If neither was measured, it is the
+        slowest contestant.
         """
+        if own := [r for r in self.measured if r.contestant.against]:
+            return own[0]
         if loaders := self.loaders:
             return max(loaders, key=lambda r: r.mean)
         return min(self.measured, key=lambda r: r.mean, default=None)

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,6 +33,8 @@ class Contest:
         cold: Whether to drop the files from the page cache first.
         times_ahead: If the engine prepares n batches ahead, time at least `times_ahead` * n
             batches, even if `batches` is less.
+        against: "module:function" of a loader of the user's, which is measured in place of the
+            config's; "" for the config's.
     """
 
     config: str
@@ -43,6 +45,7 @@ class Contest:
     warm_up: int
     cold: bool
     times_ahead: int = 0
+    against: str = ""
 
 
 @dataclass
@@ -154,11 +157,11 @@ def drop_from_page_cache(index: Any) -> None:
             os.close(file)
 
 
-def main() -> None:
+def main(measure: Callable[[Contest], ContestOutcome] = run) -> None:
     """Read a contest from standard input, and print its outcome as the last line."""
-    request = json.load(sys.stdin)
+    contest = Contest(**json.load(sys.stdin))
     try:
-        answer = asdict(run(Contest(**request)))
+        answer = asdict(measure(contest))
     except GpupipeError as e:
         answer = {"error": str(e)}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")

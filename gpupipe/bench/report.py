@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,10 @@ def write(
     rounds = max((len(r.outcomes) for r in comparison.measured), default=0)
     page = folder / "report.html"
     page.write_text(
-        _load_template().render(
-            name=config.name,
+        render_page(
+            __package__,
+            "report.html.j2",
+            title=f"gpupipe compare: {config.name}",
             pipeline=_describe_pipeline(config),
             data=_describe_data(comparison.data),
             comparison=comparison,
@@ -84,14 +85,24 @@ def write(
     return page
 
 
-def _load_template() -> Any:
-    from jinja2 import Environment, StrictUndefined
+def render_page(package: str, template: str, **values: Any) -> str:
+    """Return a page of HTML.
+
+    Args:
+        package: The package that has the template, which extends `page.html.j2` of this one.
+        template: The name of the template.
+        **values: The values of its variables; `title` is the heading.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        loader=ChoiceLoader([PackageLoader(name, ".") for name in (package, "gpupipe.bench")]),
     )
-    source = files("gpupipe.bench").joinpath("report.html.j2")
-    return environment.from_string(source.read_text(encoding="utf-8"))
+    return environment.get_template(template).render(**values)
 
 
 def _finite(value: Any) -> Any:

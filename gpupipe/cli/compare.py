@@ -4,6 +4,7 @@
 parity` checks that an engine produces the same pixels as torchvision.
 """
 
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from gpupipe.cli.console import (
 from gpupipe.errors import counted
 
 if TYPE_CHECKING:
-    from gpupipe.bench.comparison import Comparison
+    from gpupipe.bench.comparison import Comparison, Contestant
     from gpupipe.bench.parity import Agreement
     from gpupipe.config import Config
     from gpupipe.dataset.index import Index
@@ -61,6 +62,12 @@ class _Options:
         int | None, "--cores", _FROM_1, "Cores that every side is held to.  [default: all]"
     ] = None
     cold: Annotated[bool, "Drop the images from the page cache before each side's turn."] = False
+    against: Annotated[
+        str,
+        "MODULE:FUNCTION",
+        "Measure your own loader too: a function that returns a DataLoader, or any iterable of "
+        "batches. It is in a module beside the config or on Python's path.",
+    ] = ""
     ray: Annotated[bool, "Measure engine ray too, with workers on these cores."] = False
     quick: Annotated[bool, "Fewer batches and rounds: a first look."] = False
     max_diff: Annotated[
@@ -116,6 +123,8 @@ def compare(
     if chosen.ray and RAY not in engines:
         engines = [*engines, RAY]
     contestants, notes = comparing.list_contestants(checked, workers, gpu_count(), engines)
+    if chosen.against:
+        contestants.insert(0, _contestant_of(chosen.against))
     few, warm_up, rounds = (15, 3, 3) if chosen.quick else (100, 10, 5)
     contest = Contest(config, overrides, {}, cores, chosen.batches or few, warm_up, chosen.cold)
     with Screen(False) as screen:
@@ -139,6 +148,18 @@ def compare(
         leave_interrupted()
     if not all(a.holds for a in agreements):
         sys.exit(1)
+
+
+def _contestant_of(path: str) -> "Contestant":
+    """Return the contestant that --against names; raise click.BadParameter for another text."""
+    from gpupipe.bench.comparison import Contestant
+
+    if not re.fullmatch(r"[\w.]+:[\w.]+", path):
+        raise click.BadParameter(
+            f"{path!r} should be MODULE:FUNCTION, such as my_data:make_loader",
+            param_hint="--against",
+        )
+    return Contestant(path, {}, against=path)
 
 
 @click.command()

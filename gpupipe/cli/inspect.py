@@ -2,11 +2,21 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from gpupipe.cli.arguments import ConfigName, JsonFile, Overrides, options, write_json
+from gpupipe.cli.arguments import (
+    ConfigName,
+    JsonFile,
+    OutputFolder,
+    Overrides,
+    options,
+    write_all,
+    write_json,
+    writing,
+)
 from gpupipe.cli.console import Screen, console, format_size, read
 from gpupipe.errors import counted, did_you_mean
 
@@ -27,6 +37,9 @@ def inspect(
     ] = "",
     headers: Annotated[bool, "Read headers alone: no statistics, hashes and duplicates."] = False,
     json_path: JsonFile = None,
+    out: Annotated[
+        Path | None, OutputFolder(), "Write report.html and inspect.json to this folder."
+    ] = None,
 ) -> None:
     """Look at all image files of CONFIG on all cores: statistics, and what is wrong with them.
 
@@ -38,6 +51,8 @@ def inspect(
     from gpupipe.runtime.installation import require_extra
 
     fatal = _read_kinds(fail_on, headers, val is not None)
+    if out:
+        require_extra("inspect", ("jinja2",), "the page of --out")
     if not headers:
         require_extra("inspect", ("imagehash",), "the search for nearly equal images")
     inputs = [("train", *read(config, overrides, here=True))]
@@ -50,11 +65,27 @@ def inspect(
     for name, facts in results["data"].items():
         _print_statistics(name, facts)
     _print_findings(findings)
-    write_json(json_path, results)
+    write_all(
+        lambda: write_json(json_path, results),
+        lambda: _write_report(out, inputs[0][1].name, results, findings),
+    )
     failed = [finding.kind for finding in findings if finding.groups and finding.kind in fatal]
     if failed:
         click.echo(f"gpupipe: --fail-on: {', '.join(failed)}", err=True)
         sys.exit(1)
+
+
+def _write_report(
+    folder: Path | None, name: str, results: dict[str, Any], findings: "Sequence[Finding]"
+) -> None:
+    """Write the page of --out to `folder`, unless it is None."""
+    if folder is None:
+        return
+    from gpupipe.inspection import report
+
+    with writing(folder):
+        page = report.write(folder, name, results, findings)
+    click.echo(f"report: {page}")
 
 
 def _read_kinds(text: str, headers: bool, has_val: bool) -> set[str]:
@@ -77,13 +108,11 @@ def _read_kinds(text: str, headers: bool, has_val: bool) -> set[str]:
 
 
 def _print_statistics(name: str, facts: dict[str, Any]) -> None:
-    histograms = facts["histograms"]
-    formats = ", ".join(f"{kind} {count:,}" for kind, count in histograms["format"])
+    formats = ", ".join(f"{kind} {count:,}" for kind, count in facts["histograms"]["format"])
     click.echo(f"{name}: {counted(facts['images'], 'image')}, {format_size(facts['bytes'])}")
     click.echo(f"  formats: {formats or 'none'}")
-    for side in ("shorter side", "longer side"):
-        bins = ", ".join(f"{pixels} px {count:,}" for pixels, count in histograms[side])
-        click.echo(f"  {side}: {bins or 'not known'}")
+    for side, (low, middle, high) in facts["sides"].items():
+        click.echo(f"  {side}: {low:,} to {high:,} pixels, {middle:,} at the median")
     if values := facts["normalize"]:
         click.echo(f"  - normalize: {{mean: {values['mean']}, std: {values['std']}}}")
 
@@ -96,7 +125,7 @@ def _print_findings(findings: "Sequence[Finding]") -> None:
     for finding in findings:
         first = ""
         if finding.groups:
-            samples = finding.groups[0][:2]
-            first = " and ".join(f"{s.name}{f': {s.why}' if s.why else ''}" for s in samples)
+            few = finding.groups[0][:2]
+            first = " and ".join(f"{s.full_name}{f': {s.why}' if s.why else ''}" for s in few)
         rows.append((finding.kind, f"{finding.count:,}", first or KINDS[finding.kind]))
     console().print(new_table("", "finding", "images", "the first, or what it means", rows=rows))

@@ -6,7 +6,7 @@
     faults        finds what is wrong with single files and annotations
     duplicates    finds equal and nearly equal images, also between two data sets
     statistics    counts sizes, formats and classes; mean and standard deviation by channel
-    findings      joins all of these, also as JSON
+    findings      joins all of these, also as JSON; `report` writes the page
 
 Only gpupipe.cli imports this folder. Start reading in scan.py.
 """

@@ -127,8 +127,8 @@ class Examiner:
         digest = hashlib.blake2b(data.data, digest_size=16).digest()
         facts["digest"] = np.frombuffer(digest, np.uint64)
         encoded = chain.open(data, DecodeOptions(self.mode))
+        image = decode_reduced(encoded, self.mode)
         facts["height"], facts["width"] = encoded.size
-        image = _decode_reduced(encoded, self.mode)
         levels = np.array(image.histogram(), np.float64).reshape(-1, 256)
         levels /= image.width * image.height
         facts["mean"][: len(levels)] = levels @ _LEVELS
@@ -166,10 +166,11 @@ def _as_picture(pixels: Pixels) -> Any:
     return fromarray(pixels if pixels.shape[2] == 3 else pixels[..., 0])
 
 
-def _decode_reduced(encoded: EncodedImage, mode: str) -> Any:
-    """Return an image at a part of its size. Damaged files are left to the decoders of the chain.
+def decode_reduced(encoded: EncodedImage, mode: str) -> Any:
+    """Return the stored image as Pillow's, at a part of its size.
 
-    A plain JPEG is decoded at that size, other images are reduced after decoding.
+    A plain JPEG is decoded at that size, other images are reduced after decoding. Damaged files are
+    left to the decoders of the chain.
     """
     height, width = encoded.size
     factor = next(n for n in (8, 4, 2, 1) if min(height, width) >= n * _MIN_SIDE or n == 1)

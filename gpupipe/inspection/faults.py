@@ -56,10 +56,11 @@ class Sample(NamedTuple):
         return self.scan.index.location(self.row, self.scan.field)
 
     @property
-    def name(self) -> str:
-        """Where the file is, relative to the root of the data set, in a line of text."""
+    def full_name(self) -> str:
+        """The data set, and where the file is in it: "val: cat/7.jpg"."""
         root = self.scan.index.root
-        return os.path.relpath(self.location, root) if Path(root).is_dir() else self.location
+        place = os.path.relpath(self.location, root) if Path(root).is_dir() else self.location
+        return f"{self.scan.name}: {place}"
 
     @property
     def label(self) -> str:

@@ -23,17 +23,28 @@ _ASPECT_NAMES = (
 
 
 def describe(scan: Scan) -> dict[str, Any]:
-    """Return the statistics of a data set as plain JSON; "normalize" is None without pixels."""
+    """Return the statistics of a data set as plain JSON.
+
+    "sides" has the smallest, the median and the largest one; "normalize" is None without pixels.
+    """
     known = scan.facts[scan.facts["height"] > 0]
     heights, widths = known["height"].astype(np.int64), known["width"].astype(np.int64)
+    sides = {
+        "shorter side": np.minimum(heights, widths),
+        "longer side": np.maximum(heights, widths),
+    }
     return {
         "images": len(scan.index),
         "unreadable": len(scan.errors),
         "bytes": int(scan.facts["bytes"].clip(0).sum()),
         "normalize": _normalize(scan),
+        "sides": {
+            name: [int(np.min(side)), int(np.median(side)), int(np.max(side))]
+            for name, side in sides.items()
+            if len(side)
+        },
         "histograms": {
-            "shorter side": _count_sides(np.minimum(heights, widths)),
-            "longer side": _count_sides(np.maximum(heights, widths)),
+            **{name: _count_sides(side) for name, side in sides.items()},
             "width : height": _count_bins(widths / heights, _ASPECTS, _ASPECT_NAMES),
             "format": _count_names(name.decode() for name in known["format"].tolist()),
             "channels and depth": _count_names(map(_describe_depth, known.tolist())),

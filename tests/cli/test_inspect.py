@@ -36,7 +36,7 @@ def inspect(config: Path, *words: str) -> Result:
 def test_it_fails_on_the_kinds_that_were_named(config: Path, tmp_path: Path) -> None:
     passed = inspect(config, "--headers", "--fail-on", "broken", "--json", f"{tmp_path}/o.json")
     assert passed.exit_code == 0, passed.output
-    assert "cat/b.jpg: a PNG" in passed.output
+    assert "train: cat/b.jpg: a PNG" in passed.output
     results = json.loads((tmp_path / "o.json").read_text())
     assert [s["row"] for group in results["findings"]["extensions"] for s in group] == [1]
     failed = inspect(config, "--headers", "--fail-on", "broken,extensions")

@@ -28,7 +28,9 @@ def test_wrong_annotations_are_found_each_in_its_image(tmp_path: Path) -> None:
     config = configs.read({"data": data, "pipeline": ["decode"], "loader": {"batch_size": 2}})
     scanned = scan("train", config, config.source.index(), True, ignore_progress)
     found = {
-        finding.kind: {group[0].name: group[0].why for group in finding.groups}
+        finding.kind: {
+            group[0].full_name.removeprefix("train: "): group[0].why for group in finding.groups
+        }
         for finding in find_all([scanned])
     }
     assert list(found["sizes"]) == ["004.jpg"]

@@ -1,0 +1,135 @@
+"""Measures a loader of the user's, as a contestant of `gpupipe compare --against MODULE:FUNCTION`.
+
+The function returns any iterable of batches, such as a DataLoader. It runs in a process of its own,
+on the cores of all other contestants, and is measured as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gpupipe import config as configs
+from gpupipe.bench.contestant import Contest, ContestOutcome, drop_from_page_cache, main
+from gpupipe.bench.machine import Load
+from gpupipe.bench.memory import PeakMemory
+from gpupipe.errors import EngineError
+from gpupipe.runtime.user_functions import FunctionMissingError, find_function
+
+_DEFAULT_PREFETCH = 2
+"""Batches that each worker of a DataLoader makes ahead, unless it says otherwise."""
+
+
+def run(contest: Contest) -> ContestOutcome:
+    """Create the loader, warm up, and time the batches.
+
+    With `contest.cold`, the files of the config are dropped from the page cache first.
+
+    Raises:
+        EngineError: The function is not there, or its iterable delivers no batches.
+        Exception: What the function or its iterable raises.
+    """
+    name = contest.against
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, contest.cores)
+    file = Path(contest.config)
+    try:
+        made = find_function(name, {}, file.parent if file.is_file() else None).function
+    except FunctionMissingError as e:
+        raise EngineError(str(e)) from e
+    if contest.cold:
+        drop_from_page_cache(configs.read(contest.config, contest.overrides).source.index())
+    import torch  # it counts as one of the imports, which come before the clock starts
+
+    started = time.perf_counter()
+    with PeakMemory() as memory:
+        loader = made if hasattr(made, "__iter__") else made()
+        if not hasattr(loader, "__iter__"):
+            raise EngineError(f"{name} returned a {type(loader).__name__}, which is no iterable")
+        batches = _iterate_endlessly(loader, name)
+        device = _find_device(next(batches))
+        first = time.perf_counter() - started
+        workers = int(getattr(loader, "num_workers", 0))
+        ahead = workers * int(getattr(loader, "prefetch_factor", None) or _DEFAULT_PREFETCH)
+        for _ in islice(batches, max(contest.warm_up, 2 * ahead)):
+            pass
+        count = max(contest.batches, contest.times_ahead * ahead)
+        with Load(device) as load:
+            started = time.perf_counter()
+            images = sum(map(count_images, islice(batches, count)))
+            if device != "cpu":
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - started
+        memory.stop()
+    return ContestOutcome(
+        engine=name,
+        device=device,
+        parallelism_with_unit=f"{workers} workers",
+        images=images,
+        batches=count,
+        seconds=seconds,
+        first_batch_seconds=first,
+        cpu_seconds=load.cpu_seconds,
+        peak_memory=memory.bytes,
+        gpu_utilisation=load.gpu,
+        others=load.others,
+        batches_ahead=ahead,
+        peak_memory_kind=memory.kind,
+    )
+
+
+def _iterate_endlessly(loader: Any, name: str) -> Iterator[Any]:
+    """Yield the batches of one epoch after another; raise EngineError after one without any."""
+    epoch = 1
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise EngineError(
+                f"{name}: its iterable delivered no batch in epoch {epoch}: return one that begins "
+                "again with each iter(), as a DataLoader does, and no generator"
+            )
+        epoch += 1
+
+
+def count_images(batch: Any) -> int:
+    """Return the number of images in a batch of any format.
+
+    That is the length of its first array or tensor: the first value of a dict, the first member of
+    a tuple or list. A list of images (C, H, W) has as many as members.
+    """
+    try:
+        return len(_find_first(batch))
+    except TypeError:
+        kind = type(batch).__name__
+        raise EngineError(f"a batch is a {kind}, and its images cannot be counted") from None
+
+
+def _find_first(batch: Any) -> Any:
+    """Return the first array of a batch, or the first list of images."""
+    if isinstance(batch, Mapping):
+        return _find_first(next(iter(batch.values()), None))
+    if isinstance(batch, list | tuple) and batch:
+        dims = getattr(batch[0], "ndim", 0)
+        is_container = isinstance(batch[0], Mapping | list | tuple)
+        is_list_of_images = isinstance(batch, list) and dims == 3
+        return _find_first(batch[0]) if is_container or (dims and not is_list_of_images) else batch
+    return batch
+
+
+def _find_device(batch: Any) -> str:
+    """Return where a batch is: "cpu" or "gpu:N"."""
+    first = _find_first(batch)
+    first = first[0] if isinstance(first, list) and first else first
+    device: Any = getattr(first, "device", None)
+    return f"gpu:{device.index or 0}" if getattr(device, "type", "") == "cuda" else "cpu"
+
+
+if __name__ == "__main__":
+    main(run)
