@@ -11,6 +11,7 @@ Start reading in loader.py: `load` returns a `Loader`.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpupipe.albumentations_adapter.adapter import from_albumentations
     from gpupipe.annotations.ragged import Ragged
     from gpupipe.bench.grid import show
     from gpupipe.errors import (
@@ -44,6 +45,7 @@ _MODULES = {
     "Ragged": "gpupipe.annotations.ragged",
     "connect": "gpupipe.remote_loader",
     "ServerDataStream": "gpupipe.remote_loader",
+    "from_albumentations": "gpupipe.albumentations_adapter.adapter",
     "from_torchvision": "gpupipe.torchvision_adapter.adapter",
     "show": "gpupipe.bench.grid",
     "start_server": "gpupipe.server.start",
@@ -69,6 +71,7 @@ __all__ = [
     "TooManyBadError",
     "UsageError",
     "connect",
+    "from_albumentations",
     "from_torchvision",
     "load",
     "show",

@@ -116,6 +116,8 @@ class Python(Step):
         workers: The number of processes in which the function runs; 0 for the threads of this one.
             The workers of `engine: dataloader` call it themselves.
         timeout: With `workers`, the seconds after which a call is ended, and the run with it.
+        moves_pixels: Whether the function may move pixels. A pipeline with boxes or points refuses
+            functions that may; they stay as they are if this is false.
     """
 
     call: Annotated[
@@ -128,6 +130,7 @@ class Python(Step):
     returns: Returns | None = None
     workers: Annotated[int, Field(ge=0, le=1024), WHOLE] = 0
     timeout: Annotated[float, Field(gt=0, le=86400)] = 60
+    moves_pixels: bool = True
 
     example = {"call": "torchvision.transforms.v2.functional:posterize", "args": {"bits": 2}}
     num_uniforms = 1
@@ -183,9 +186,12 @@ class Python(Step):
         """Guess nothing: the function may return any shape and dtype."""
 
     def explain_refusal(self) -> str:
+        if not self.moves_pixels:
+            return ""
         return (
-            "nobody knows where its function moves pixels: put it into a pipeline without boxes "
-            "and points, or write a step (docs/plugins.md)"
+            "nobody knows where its function moves pixels: write 'moves_pixels: false' if it moves "
+            "none, put it into a pipeline without boxes and points, or write a step "
+            "(docs/plugins.md)"
         )
 
     def lower(self, image: Primitives, p: Params) -> None:
