@@ -67,7 +67,7 @@ def as_json(scans: Sequence[Scan], findings: Sequence[Finding]) -> dict[str, Any
 def _describe_sample(sample: Sample) -> dict[str, Any]:
     return {
         "data": sample.scan.name,
-        "row": sample.row,
+        "id": int(sample.scan.ids[sample.row]),
         "path": sample.location,
         "label": sample.label,
         "why": sample.why,

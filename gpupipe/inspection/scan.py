@@ -1,6 +1,6 @@
 """Examines all files of a data set on all cores, and saves the results part by part.
 
-A part is 256 rows. It is saved in the cache folder as soon as it is done, so a scan that was
+A part is up to 256 rows. It is saved in the cache folder as soon as it is done, so a scan that was
 interrupted goes on where it ended, and a second scan reads only the parts with changed files.
 """
 
@@ -28,13 +28,15 @@ from gpupipe.dataset.index_cache import RACY_SECONDS
 from gpupipe.dataset.reading import read_states
 from gpupipe.errors import GpupipeError
 from gpupipe.inspection.examine import FACTS, Examiner
+from gpupipe.loading.sample_selection import select_samples
 from gpupipe.runtime.files import cache_dir, write_atomically
 from gpupipe.runtime.progress import Progress
 from gpupipe.runtime.ranks import cores
 
 _VERSION = 1
 """Changes with what `examine` computes: older parts are then not used."""
-_ROWS = 256
+_ROWS, _MIN_ROWS, _PARTS = 256, 8, 64
+"""The most and the fewest rows of a part. A small data set has 64 parts, for all cores."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Scan:
 
     Attributes:
         name: "train" or "val".
-        index: The samples.
+        index: The samples: those of `loader.subset`, if the config has one.
+        ids: The row of each sample in the index of the whole data set, (N,).
         field: The field whose files were examined.
         channels: How many channels the pixels have: 3, or 1 for gray images.
         facts: The FACTS of each row, (N,).
@@ -53,6 +56,7 @@ class Scan:
 
     name: str
     index: Index
+    ids: NDArray[np.int64]
     field: str
     channels: int
     facts: NDArray[Any]
@@ -76,7 +80,7 @@ def scan(name: str, config: Config, index: Index, headers_only: bool, progress: 
     Args:
         name: "train" or "val", for messages.
         config: The config.
-        index: Its samples.
+        index: The samples of its data set.
         headers_only: Whether to read headers alone.
         progress: Called with an activity, the number of rows done, and all rows.
 
@@ -88,6 +92,11 @@ def scan(name: str, config: Config, index: Index, headers_only: bool, progress: 
     column = index.columns[field]
     if column.array is not None:
         raise GpupipeError(f"{config.name}: '{field}' holds arrays; inspect looks at image files")
+    if (ids := select_samples(config, index).rows) is None:
+        ids = np.arange(len(index))
+    else:
+        index = index.subset(ids)
+        column = index.columns[field]
     step: Any = next((entry.step for entry in config.pipeline.entries_on(field)), None)
     mode = getattr(step, "mode", "rgb")
     examiner = Examiner(column, mode, config.source.max_pixels, headers_only)
@@ -102,7 +111,7 @@ def scan(name: str, config: Config, index: Index, headers_only: bool, progress: 
         done += len(rows)
         progress(f"inspecting {name}", done, len(index))
     channels = 1 if mode == "gray" else 3
-    return Scan(name, index, field, channels, facts, errors, headers_only)
+    return Scan(name, index, ids, field, channels, facts, errors, headers_only)
 
 
 _Part = tuple[range, NDArray[Any], dict[int, str]]
@@ -110,7 +119,8 @@ _Part = tuple[range, NDArray[Any], dict[int, str]]
 
 def _iterate_parts(examiner: Examiner, folder: Path, count: int) -> Iterator[_Part]:
     """Yield the parts, in order: their rows, the FACTS of these, and why some are broken."""
-    parts = [range(n, min(n + _ROWS, count)) for n in range(0, count, _ROWS)]
+    size = min(_ROWS, max(_MIN_ROWS, count // _PARTS))
+    parts = [range(n, min(n + size, count)) for n in range(0, count, size)]
     with ThreadPoolExecutor(cores(), "gpupipe-inspect") as pool:
         try:
             yield from pool.map(lambda rows: _load_or_examine(examiner, folder, rows), parts)

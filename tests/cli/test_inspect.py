@@ -38,7 +38,7 @@ def test_it_fails_on_the_kinds_that_were_named(config: Path, tmp_path: Path) -> 
     assert passed.exit_code == 0, passed.output
     assert "train: cat/b.jpg: a PNG" in passed.output
     results = json.loads((tmp_path / "o.json").read_text())
-    assert [s["row"] for group in results["findings"]["extensions"] for s in group] == [1]
+    assert [s["id"] for group in results["findings"]["extensions"] for s in group] == [1]
     failed = inspect(config, "--headers", "--fail-on", "broken,extensions")
     assert failed.exit_code == 1
     os.truncate(tmp_path / "photos" / "cat" / "a.png", 100)

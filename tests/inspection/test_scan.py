@@ -45,7 +45,7 @@ def test_a_scan_goes_on_after_an_interrupt_and_reads_changed_parts_again(
 
     with pytest.raises(KeyboardInterrupt):
         scan("train", config, index, True, interrupt)
-    assert len(list(cache.glob("inspect/*/0-256.npz"))) == 1
+    assert len(list(cache.glob("inspect/*/0-8.npz"))) == 1
     spoil(files[0], LONG_AGO)  # with the same size and time: the saved part still holds
     after = scan("train", config, index, True, ignore_progress)
     assert after.errors == {}
@@ -53,6 +53,19 @@ def test_a_scan_goes_on_after_an_interrupt_and_reads_changed_parts_again(
     spoil(files[0], LONG_AGO + 1)
     (row,) = scan("train", config, index, True, ignore_progress).errors
     assert row == 0
+
+
+def test_only_the_samples_of_the_subset_are_looked_at(tmp_path: Path) -> None:
+    write_files(tmp_path, 30)
+    ids = []
+    for name in ("train", "val"):
+        settings = {"split": {"train": 0.8, "val": 0.2}, "subset": name}
+        config = configs.read(Planted(tmp_path).config("train") | {"loader": settings})
+        part = scan(name, config, config.source.index(), True, ignore_progress)
+        assert part.facts["width"].tolist() == [20 + n % 7 for n in part.ids.tolist()]
+        ids.append(part.ids.tolist())
+    assert sorted(ids[0] + ids[1]) == list(range(30))
+    assert len(ids[1]) == 6
 
 
 def test_a_damaged_part_is_made_again(tmp_path: Path, cache: Path) -> None:
