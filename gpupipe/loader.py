@@ -254,7 +254,7 @@ class Loader:
             "pipeline": f"{pipeline.name} ({steps})",
             **({"mixed by": mixing} if mixing else {}),
             "engine": f"{engine.name} on {engine.device}, {engine.traits.parallelism_with_unit}",
-            "stands at": f"{stands} samples delivered",
+            "position": f"{stands} samples delivered",
         }
         closed = " (closed)" if self._life_cycle.is_closed else ""
         head = f"<gpupipe.Loader {self.config.name}: {index.summary}{closed}>"

@@ -44,6 +44,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+try:
+    from hypothesis import HealthCheck, settings
+except ModuleNotFoundError:  # on a GPU machine
+    pass
+else:  # beside other load, data may take seconds
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test, and no fixture of a wider scope than a test, touches ~/.cache."""

@@ -123,10 +123,10 @@ def test_how_a_loader_shows_itself(faces: Path) -> None:
         "  batches:   4 an epoch, of up to 16 samples",
         "  pipeline:  inline (decode, random_crop)",
         "  engine:    dataloader on cpu, 0 workers",
-        "  stands at: epoch 0, 16 of 60 samples delivered",
+        "  position:  epoch 0, 16 of 60 samples delivered",
     ]
     list(batches)
-    assert repr(loader).endswith("stands at: epoch 1, 0 of 60 samples delivered")
+    assert repr(loader).endswith("position:  epoch 1, 0 of 60 samples delivered")
     loader.close()
     assert "(closed)>" in repr(loader)
     with load(faces, shard={"rank": 1, "world_size": 3}) as third:

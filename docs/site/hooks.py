@@ -4,8 +4,10 @@ links to files of the repository lead to copies of them.
 
 from __future__ import annotations
 
+import functools
 import logging
 import posixpath
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,10 @@ _PAGES: dict[str, Callable[[], str]] = {
     "reference/settings.md": reference_models.write_settings,
     "reference/steps.md": reference_models.write_steps,
     "reference/measurements.md": measurements.write_page,
+    **{
+        uri: functools.partial(repository_files.copy_as_page, path)
+        for path, uri in repository_files.OWN_PAGES.items()
+    },
 }
 """The generated pages, and what returns their Markdown."""
 
@@ -52,3 +58,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return repository_files.include_files(
         repository_files.lead_links(text, page.file.src_uri), folder
     )
+
+
+def on_post_template(output: str, template_name: str, config: Any, **_: Any) -> str:
+    """Lead the addresses of the page for errors to its folder, unless the site's address is known.
+
+    mkdocs writes them from the root of the server, and the site may lie in a folder of it.
+    """
+    if template_name != "404.html" or config.site_url:
+        return output
+    return re.sub(r'((?:href|src|"base":\s*)=?")/(?!/)', r"\1./", output)

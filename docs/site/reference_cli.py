@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import click
+
+_ORDER = (
+    *("init", "check", "show-batch", "run", "list", "show", "gallery", "parity", "compare"),
+    *("profile", "tune", "inspect", "doctor", "fetch", "cache", "serve", "keys", "status"),
+)
+"""The commands as a user comes to them. The others follow by name."""
 
 
 def write_page() -> str:
@@ -22,7 +27,9 @@ def write_page() -> str:
 
 
 def _write_group(group: click.Group, path: str) -> Iterator[str]:
-    for name, command in sorted(group.commands.items()):
+    rank = {name: number for number, name in enumerate(_ORDER)}
+    for name in sorted(group.commands, key=lambda name: (rank.get(name, len(rank)), name)):
+        command = group.commands[name]
         if isinstance(command, click.Group):
             yield from _write_group(command, f"{path} {name}")
         else:
@@ -34,15 +41,17 @@ def _write_command(command: click.Command, path: str) -> str:
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     text = " ".join((command.help or "").split("\n\n", 1)[0].split())
     more = [" ".join(part.split()) for part in (command.help or "").split("\n\n")[1:]]
-    rows = [row for p in command.params if (row := _write_option(p, context))]
-    table = ["| option | meaning |", "| --- | --- |", *rows] if rows else []
-    parts = [f"## {path}", text, f"```text\n{usage}\n```", *more, "\n".join(table)]
+    options = [_write_option(p, context) for p in command.params]
+    parts = [f"## {path}", text, f"```text\n{usage}\n```", *more, *options]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _write_option(parameter: click.Parameter, context: click.Context) -> str:
-    record: Any = parameter.get_help_record(context)
+    """Return an option with its meaning; "" for an argument, which the usage shows."""
+    if not isinstance(parameter, click.Option):
+        return ""
+    record = parameter.get_help_record(context)
     if record is None:
         return ""
-    option, meaning = (" ".join(text.split()).replace("|", "\\|") for text in record)
-    return f"| `{option}` | {meaning} |".replace("`--", "`--")
+    option, meaning = (" ".join(text.split()) for text in record)
+    return f"`{option}`\n:   {meaning}"

@@ -10,6 +10,8 @@ from typing import Any
 import pydantic
 import step_pictures
 
+_TRANSFORM = re.compile(r"\btorchvision\.transforms\.v2\.(\w+)")
+_PAPER = re.compile(r"(?<!\()https://arxiv\.org/abs/([\d.]+\d)")
 _SECTION = re.compile(r"\n(?:Attributes|Args|Example|Raises|Returns):\n.*", re.S)
 
 
@@ -48,19 +50,25 @@ def write_settings() -> str:
 
 def write_steps() -> str:
     """Return the page of the steps."""
+    from gpupipe.bench.gallery import write_title
     from gpupipe.pipeline.step_registry import STEPS
 
     drawn = set(step_pictures.list_drawn())
     parts = [
         "# Every step",
-        "Steps stand under `pipeline:`, with torchvision's names, defaults and meaning. On the "
-        "left of a picture is the original. Beside it are eight draws, or the one result of a "
-        "step that draws nothing. `gpupipe gallery` makes the pictures.",
+        "Steps are the items of `pipeline:`, with torchvision's names, defaults and meaning. On "
+        "the left of a picture is the original. Beside it are eight draws, or the one result of a "
+        "step that draws nothing. `gpupipe gallery` makes the pictures, from the YAML above each.",
     ]
     for name in sorted(STEPS.builtin_names):
-        parts += _describe(name, STEPS.find(name), set(), level=2)
+        model = STEPS.find(name)
+        heading, *described = _describe(name, model, set(), level=2)
+        parts.append(heading)
         if name in drawn:
+            example = write_title(name, dict(model.example))
+            parts.append(f"```yaml\n- {example}\n```")
             parts.append(f"![{name} on a drawn face](steps/{name}.jpg){{: .step loading=lazy }}")
+        parts += described
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -72,7 +80,14 @@ def _describe(title: str, model: type[Any], left_out: set[str], level: int = 3) 
 def _summarize(model: type[Any]) -> str:
     """Return the docstring of a class without its sections."""
     text = _SECTION.sub("", "\n" + (inspect.getdoc(model) or "")).strip()
-    return text.replace("::\n\n    ", ":\n\n    ")
+    text = text.replace("::\n\n    ", ":\n\n    ")
+    return _PAPER.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", _TRANSFORM.sub(_link, text))
+
+
+def _link(transform: re.Match[str]) -> str:
+    name = transform[1]
+    page = f"https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.v2.{name}.html"
+    return f"torchvision's [{name}]({page})"
 
 
 def _list_fields(
@@ -92,8 +107,9 @@ def _list_fields(
     for p in describe_parameters(model):
         if p.name in left_out:
             continue
-        default = "must be written" if p.is_required else f"default `{p.default}`"
-        words = p.type_text if p.default.startswith("{") else f"{p.type_text}; {default}"
         meaning = document_field(model, p.name)
+        default = "required" if p.is_required else f"default `{p.default}`"
+        has_default = not p.is_required and re.search(r"\bdefault\b", meaning)
+        words = p.type_text if has_default or p.default[:1] == "{" else f"{p.type_text}; {default}"
         parts.append(f"`{p.name}`{{ #{path}.{p.name} }} {words}\n:   {meaning}")
     return "\n\n".join(parts)

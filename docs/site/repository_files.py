@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[2]
 _FOLDER = "repository"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 _INCLUDE = re.compile(r"^<!-- include: ([^\s#]+)(?:#(\w+))? -->$", re.M)
+_NOT_IN_SEARCH = "---\nsearch: {exclude: true}\n---\n\n"
+OWN_PAGES = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
+"""Files of the root that are pages of the site, and their addresses."""
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".cfg": "ini", ".toml": "toml"}
 
 
@@ -32,7 +35,7 @@ def copy_linked(files: Any, also: Iterable[str]) -> Iterator[tuple[str, str | by
     seen: set[str] = set()
     while waiting:
         path = waiting.pop()
-        if path in seen or not (ROOT / path).exists():
+        if path in seen or path in OWN_PAGES or not (ROOT / path).exists():
             continue  # mkdocs reports a link that leads nowhere
         seen.add(path)
         content = _read(path)
@@ -41,6 +44,18 @@ def copy_linked(files: Any, also: Iterable[str]) -> Iterator[tuple[str, str | by
             waiting += _list_links(path)
         elif (ROOT / path).is_dir():
             waiting += [f"{path}/{child.name}" for child in _list_folder(path)]
+
+
+def copy_as_page(path: str) -> str:
+    """Return a Markdown file of the repository's root as a page of the site's root."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return _LINK.sub(lambda match: f"{match[1]}{_from_root(match[2])}{match[3]}", text)
+
+
+def _from_root(link: str) -> str:
+    if "://" in link:
+        return link
+    return link.removeprefix("docs/") if link.startswith("docs/") else _address(link)
 
 
 def lead_links(markdown: str, page: str) -> str:
@@ -109,6 +124,8 @@ def _leave(link: str, folder: str) -> str | None:
 
 
 def _address(path: str) -> str:
+    if path in OWN_PAGES:
+        return OWN_PAGES[path]
     if (ROOT / path).is_dir():
         return f"{_FOLDER}/{path}/index.md"
     if Path(path).suffix in _LANGUAGES or Path(path).name == "Makefile":
@@ -120,13 +137,13 @@ def _read(path: str) -> str | bytes:
     file = ROOT / path
     if file.is_dir():
         lines = [f"- [{child.name}]({child.name})" for child in _list_folder(path)]
-        return lead_from_root(f"# {path}\n\n" + "\n".join(lines), path)
+        return lead_from_root(f"{_NOT_IN_SEARCH}# {path}\n\n" + "\n".join(lines), path)
     if path.endswith(".md"):
         folder = posixpath.dirname(path)
         text = file.read_text(encoding="utf-8")
         return include_files(lead_from_root(text, folder), folder)
     if _address(path).endswith(".md"):
-        return f"# {path}\n\n{_show(path)}\n"
+        return f"{_NOT_IN_SEARCH}# {path}\n\n{_show(path)}\n"
     return file.read_bytes()
 
 

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpupipe.bench.listed_files import find_missing
 from gpupipe.config import Config, build_index
 from gpupipe.dataset.annotation_columns import offsets_of
 from gpupipe.errors import GpupipeError
+from gpupipe.loading.listed_files import find_missing
 
 
 class AnnotationCount(NamedTuple):

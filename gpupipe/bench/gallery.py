@@ -27,7 +27,7 @@ from gpupipe.bench.grid import join, to_picture, to_values
 from gpupipe.bench.parity import reference_settings
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, build
-from gpupipe.errors import ConfigError, GpupipeError
+from gpupipe.errors import ConfigError, GpupipeError, SampleError
 from gpupipe.loader import create_loader
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.entry import Entry
@@ -102,7 +102,8 @@ class Gallery:
         Raises:
             ConfigError: If a parameter is wrong, or the step refuses all these images.
             EngineError: If the engine cannot run the step.
-            GpupipeError: If the step needs parameters, and has no example.
+            GpupipeError: If the step needs parameters, and has no example; or if it fails on the
+                photograph.
         """
         model = STEPS.find(name)
         chosen = dict(model.example if parameters is None else parameters)
@@ -170,10 +171,18 @@ class Gallery:
     def _draw(
         self, page: str, step: str, parameters: Mapping[str, Any], checked: Config
     ) -> StepPictures:
-        title = _write_title(step, parameters)
+        title = write_title(step, parameters)
         has_draws = any(entry.step.num_uniforms for entry in checked.pipeline.entries)
         original = replace(checked, pipeline=checked.pipeline.first_steps(1))
-        images = self._run(original, 1) + self._run(checked, DRAWS if has_draws else 1)[:DRAWS]
+        images = self._run(original, 1)
+        try:
+            images += self._run(checked, DRAWS if has_draws else 1)[:DRAWS]
+        except SampleError as e:
+            width, height = images[0].size
+            raise GpupipeError(
+                f"{title} cannot be drawn on this photograph of {width}x{height} pixels (a larger "
+                f"one is reduced to {LONGEST}): {e.reason}"
+            ) from e
         return StepPictures(page, title, images)
 
     def _run(self, checked: Config, count: int) -> list[Image]:
@@ -246,7 +255,7 @@ def _to_picture(image: Tensor, rows: Mapping[str, Tensor]) -> Image:
     return join(pictures)
 
 
-def _write_title(step: str, parameters: Mapping[str, Any]) -> str:
+def write_title(step: str, parameters: Mapping[str, Any]) -> str:
     """Write a step as YAML, on one line."""
     data = configs.to_plain_types({step: parameters})
     text = yaml.safe_dump(data, default_flow_style=True, sort_keys=False, width=math.inf)

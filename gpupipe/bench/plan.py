@@ -7,7 +7,6 @@ from typing import Protocol, runtime_checkable
 from gpupipe.annotations.batch_annotations import list_ragged
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.batch_stage.stage import count_pairs_of_one_sample, find_shift
-from gpupipe.bench.listed_files import check_listed_files
 from gpupipe.bench.user_calls import describe_calls
 from gpupipe.config import Config, build_index
 from gpupipe.dataset.index import Index, build_empty
@@ -16,6 +15,7 @@ from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
 from gpupipe.loading.assembly import ResolvedConfig, create_sampler
 from gpupipe.loading.ignored_settings import list_doubts, list_ignored_settings
+from gpupipe.loading.listed_files import check_listed_files
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import resolve
 from gpupipe.sampling.sampler import Sampler

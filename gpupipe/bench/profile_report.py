@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from gpupipe.bench.compare import disturbance
-from gpupipe.bench.profile import BATCH_STAGE, DELIVER, READ, Profile
+from gpupipe.bench.profile import BATCH_STAGE, DELIVER, READ, Profile, Stage
 from gpupipe.bench.tables import new_table
 from gpupipe.bench.training import Training
 from gpupipe.errors import counted
@@ -15,6 +15,8 @@ from gpupipe.errors import counted
 _BUSY = 0.85
 _NEAR = 1.25
 _HARDLY = 0.05
+_MAX_NEGATIVE = 0.1
+"""The costs of stages tell something if none is below minus this share of the time."""
 _ADVICE = {
     DELIVER: "make what is delivered smaller: loader.dtype=float16, or uint8 without to_dtype and "
     "normalize",
@@ -26,35 +28,53 @@ _OTHER_ADVICE = "do that step less often, or on smaller images"
 
 
 def profile_table(profile: Profile) -> Table:
-    """Return the table of `gpupipe profile`."""
-    table = new_table(
-        "", "up to", "images/s", "this costs, us a sample", "CPU, us a sample", "share of the time"
-    )
-    whole = statistics.median(profile.whole.seconds)
-    lowest = 0.0
+    """Return the table of `gpupipe profile`: without the costs of stages that do not add up."""
+    doubt = _explain_doubt(profile)
+    costs = ("this costs, us a sample", "CPU, us a sample", "share of the time")
+    table = new_table("", "up to", "images/s", *(() if doubt else costs))
     for stage, before in profile.pairs:
-        costs, cpu = stage.costs(before), statistics.median(stage.cpu_costs(before))
-        spread = f" ± {1e6 * statistics.stdev(costs):,.0f}" if len(costs) > 1 else ""
-        cost = statistics.median(costs)
-        lowest = min(lowest, cost)
-        table.add_row(
-            stage.name,
-            f"{stage.rate:,.0f}",
-            f"{1e6 * cost:,.0f}{spread}",
-            f"{1e6 * cpu:,.0f}",
-            f"{cost / whole:.0%}",
-        )
+        described = () if doubt else _describe_costs(profile, stage, before)
+        table.add_row(stage.name, f"{stage.rate:,.0f}", *described)
     table.caption_justify = "left"
     if not profile.is_by_parts:
         table.caption = (
             f"Engine {profile.what['engine']} cannot read alone, or run its steps without "
             "delivery: only whole batches are timed."
         )
-    elif lowest < -0.01 * whole:
+    elif doubt:
+        table.caption = doubt
+    elif min(_list_shares(profile)) < -0.01:
         table.caption = (
             "Less than 0: with it, the steps before have less to do, or are done together with it."
         )
     return table
+
+
+def _describe_costs(profile: Profile, stage: Stage, before: Stage | None) -> tuple[str, str, str]:
+    costs, cpu = stage.costs(before), statistics.median(stage.cpu_costs(before))
+    spread = f" ± {1e6 * statistics.stdev(costs):,.0f}" if len(costs) > 1 else ""
+    share = statistics.median(costs) / statistics.median(profile.whole.seconds)
+    return f"{1e6 * statistics.median(costs):,.0f}{spread}", f"{1e6 * cpu:,.0f}", f"{share:.0%}"
+
+
+def _list_shares(profile: Profile) -> list[float]:
+    """Return the share of the time that each stage costs; it may be below 0."""
+    whole = statistics.median(profile.whole.seconds)
+    return [statistics.median(stage.costs(before)) / whole for stage, before in profile.pairs]
+
+
+def _explain_doubt(profile: Profile) -> str:
+    """Return why the costs of the stages tell nothing; "" if they do."""
+    shares = _list_shares(profile)
+    lowest = min(shares)
+    if lowest >= -_MAX_NEGATIVE:
+        return ""
+    return (
+        f"What each step costs cannot be determined: '{profile.stages[shares.index(lowest)].name}' "
+        f"saves {-lowest:.0%} of the time. Either the steps before have less to do with it, as a "
+        "decode has before a crop: --trace shows each kernel. Or the rounds differ too much: more "
+        "--rounds or --seconds, with nothing beside it, would tell."
+    )
 
 
 def describe_training(training: Training | None, ceiling: float | None) -> Iterator[str]:
@@ -119,7 +139,7 @@ def find_limit(
     """
     # A gpupipe server on this machine uses the same cores, but is part of the work.
     if not profile.is_received and disturbance(profile.disturbed):
-        doubt = "What limits cannot be determined while other processes use the same cores."
+        doubt = "Other processes use the same cores, so the limit cannot be determined."
         return Limit("unknown", [doubt])
     if training and not training.is_vague and training.waiting.value < _HARDLY:
         no_gain = "Training limits, not the loader: a faster loader would change nothing."
@@ -181,7 +201,7 @@ def _name_cores(profile: Profile) -> str:
 def _describe_costliest(profile: Profile, advice: Mapping[str, str]) -> Iterator[str]:
     """Yield the name of the stage that costs most time, and advice to reduce its cost."""
     others = "'gpupipe compare' tells what other engines make of the same work"
-    if not profile.is_by_parts:
+    if not profile.is_by_parts or _explain_doubt(profile):
         yield f"To change that: {others}."
         return
     cost, name = max((statistics.median(s.costs(before)), s.name) for s, before in profile.pairs)

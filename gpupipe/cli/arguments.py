@@ -187,12 +187,20 @@ def _decorator(name: str, annotation: Any, default: Any) -> Callable[[_Command],
         *names,
         name,
         type=_find_type(kind, metadata),
-        metavar=metavar,
+        metavar=metavar or _find_metavar(kind),
         multiple=get_origin(kind) is tuple,
         help=text,
         show_default=True,
         **{"required": True} if required else {"default": default},
     )
+
+
+def _find_metavar(kind: Any) -> str | None:
+    """Return N for a whole number and NUMBER for another; None for what click names well."""
+    kinds = (kind, *get_args(kind))
+    if get_origin(kind) is Literal:
+        return None
+    return "N" if int in kinds else "NUMBER" if float in kinds else None
 
 
 def _find_type(kind: Any, metadata: list[Any]) -> Any:

@@ -14,7 +14,7 @@ import click
 from gpupipe.cli.arguments import ConfigName, OutputFolder, Overrides, PictureFile, options, writing
 from gpupipe.cli.catalog import complete_target
 from gpupipe.cli.console import Screen
-from gpupipe.errors import GpupipeError, did_you_mean
+from gpupipe.errors import GpupipeError, counted, did_you_mean
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -61,7 +61,7 @@ def gallery(
         for name, row in zip(_name_pages(rows), rows, strict=True):
             draw_page([row], side).save(out / f"{name}.{suffix}")
         draw_page(rows, side).save(out / f"{_ALL}.{suffix}")
-    click.echo(f"{out}: {len(rows)} pages, and all of them in {_ALL}.{suffix}")
+    click.echo(f"{out}: {counted(len(rows), 'page')}, and all of them in {_ALL}.{suffix}")
 
 
 def _name_pages(rows: "Sequence[StepPictures]") -> Iterator[str]:

@@ -157,7 +157,7 @@ def _print_model(model: type[pydantic.BaseModel]) -> None:
         return
     table = new_table("", "parameter", "type", "default", "meaning")
     for p in parameters:
-        default = "must be written" if p.is_required else p.default
+        default = "required" if p.is_required else p.default
         table.add_row(*map(escape, (p.name, p.type_text, default, p.meaning)))
     console().print(table)
 
@@ -179,7 +179,7 @@ def _show_setting(name: str) -> None:
             )
         setting = settings[part]
         if n == len(path) - 1:
-            default = "must be written" if setting.is_required else setting.default
+            default = "required" if setting.is_required else setting.default
             click.secho(f"setting {name}", bold=True)
             click.echo(f"type: {setting.type_text}\ndefault: {default}\n{setting.meaning}")
         if setting.model is None:

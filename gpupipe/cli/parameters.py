@@ -1,6 +1,7 @@
 """Describes each field of a settings model: its type as text, its default and its meaning."""
 
 import inspect
+import re
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pydantic
 
 from gpupipe.errors import shown
 from gpupipe.schema.number_array import NumberArray
-from gpupipe.schema.validation_errors import describe_field, own_fields_first
+from gpupipe.schema.validation_errors import describe_field, document_field, own_fields_first
 
 _TYPES: dict[Any, str] = {
     bool: "true or false",
@@ -30,6 +31,9 @@ _NONES = (None, type(None))
 _HUGE = 2**53
 """Bounds from this size on are limits of the hardware, and are not shown."""
 _BOUNDS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
+_NAMED_ITEMS = re.compile(r"\[[a-z]+(?:, [a-z]+)+\]")
+"""The names of the numbers of a list in a docstring, such as [min, max]."""
+_EXAMPLES = {"whole number": (1, 2, 50), "number": (0.5, 0.1, 1.5, 1, 50)}
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Parameter:
 
     Attributes:
         name: Its name in YAML.
-        type_text: Its type, such as "whole number, at least 1".
+        type_text: Its type, such as "whole number, at least 1" or "number or [min, max]".
         default: Its default as YAML shows it; "" if it has none.
         meaning: The first sentence of its entry in the model's docstring.
         model: The pydantic model of its nested fields; None if it has no such fields.
@@ -61,7 +65,7 @@ def describe_parameters(model: type[pydantic.BaseModel]) -> list[Parameter]:
     return [
         Parameter(
             name,
-            _describe_type(info.annotation, info.metadata),
+            _describe_forms(model, name),
             "" if info.is_required() else _show(info.get_default(call_default_factory=True)),
             describe_field(model, name),
             _find_model(info.annotation),
@@ -69,6 +73,33 @@ def describe_parameters(model: type[pydantic.BaseModel]) -> list[Parameter]:
         for name in own_fields_first(model)
         if not (info := model.model_fields[name]).exclude
     ]
+
+
+def _describe_forms(model: type[pydantic.BaseModel], name: str) -> str:
+    """Return the type of a field as text: a list of numbers with their names and its short form."""
+    info = model.model_fields[name]
+    text = _describe_type(info.annotation, info.metadata)
+    listed = re.match(r"list of (\d+ )?((?:whole )?number)s", text)
+    if listed is None:
+        return text
+    for names in _NAMED_ITEMS.findall(document_field(model, name)):
+        if listed[1] and names.count(",") + 1 == int(listed[1]):
+            text = f"{names}{text[listed.end() :]}"
+            break
+    return f"{listed[2]} or {text}" if _takes_one(model, name, listed[2]) else text
+
+
+def _takes_one(model: type[pydantic.BaseModel], name: str, kind: str) -> bool:
+    """Return whether a list may be written as one number, which the field's validator spreads."""
+    others = dict(getattr(model, "example", {}))
+    for example in _EXAMPLES[kind]:
+        try:
+            model.model_validate(others | {name: example})
+        except pydantic.ValidationError as e:
+            if any(error["loc"][:1] in ((), (name,)) for error in e.errors()):
+                continue
+        return True
+    return False
 
 
 def summarize(model: type[Any]) -> str:
@@ -118,19 +149,19 @@ def _describe_plain(annotation: Any) -> str:
         has_length = issubclass(origin, tuple) and ... not in arguments
         return _describe_list(arguments[0], f"{len(arguments)} " if has_length else "")
     if origin is not None or _find_model(annotation) is not None:
-        return "keys with values"
+        return "mapping"
     return _TYPES.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def _describe_list(part: Any, count: str) -> str:
     model = _find_model(part)
     if model is not None:
-        return "list of steps" if "step" in model.model_fields else "list of keys with values"
+        return "list of steps" if "step" in model.model_fields else "list of mappings"
     text = _describe_type(part)
     word, comma, limits = text.partition(", ")
     plural = _PLURALS.get(word)
     if plural is None:
-        return f"list of {count}values, each {text}"
+        return "list" if text == "any value" else f"list of {count}values, each {text}"
     return f"list of {count}{plural}{f', each {limits}' if comma else ''}"
 
 

@@ -179,10 +179,8 @@ class Source(pydantic.BaseModel):
         """Return a function from a row to the FILE:LINE that names its files, for messages.
 
         None, the default, is for a source that finds its files itself. Files that a list names may
-        be missing: `gpupipe check` looks for them.
-
-        Raises:
-            DataError: The list cannot be read.
+        be missing: `load()` and `gpupipe check` look for them. The function reads the list at its
+        first call, and raises DataError if it cannot.
         """
         return None
 

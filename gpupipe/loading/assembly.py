@@ -16,6 +16,7 @@ from gpupipe.engines import registry
 from gpupipe.engines.base import NO_LABEL_IN_TUPLE, BatchStream, Engine, Job
 from gpupipe.errors import ConfigError, EngineError, GpupipeError
 from gpupipe.loading.first_sample import check_first_sample
+from gpupipe.loading.listed_files import check_sample_of_files
 from gpupipe.loading.sample_selection import select_samples
 from gpupipe.runtime.ranks import cores_of_rank, rank_and_world
 from gpupipe.sampling.sampler import Sampler
@@ -151,6 +152,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
 
     Raises:
         ConfigError: If the samples cannot be split over the ranks, or their labels cannot be mixed.
+        DataError: If files that a list names are missing.
         DeviceError: If the device or engine is not available.
         EngineError: If the engine cannot be built, or does not support data.cache_decoded.
         StepError: If a function of the user's fails on the first sample.
@@ -193,6 +195,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     try:
         sampler = create_sampler(config, index, population)
         if not traits.reads_elsewhere:
+            check_sample_of_files(config, index)
             check_first_sample(job)
         engine = engine_type.on(job, options.device)
     except BaseException:

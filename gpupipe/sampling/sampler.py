@@ -230,7 +230,7 @@ class Sampler:
             position = min(position, size)
         if not all(type(n) is int and n >= 0 for n in (epoch, position)) or position > size:
             raise StateError(
-                f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and "
+                f"the state is at sample {shown(position)} of epoch {shown(epoch)}, and "
                 f"an epoch of this data set has {size}"
             )
         if position and self._layout(epoch, position).num_steps == 0:

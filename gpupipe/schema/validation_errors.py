@@ -136,10 +136,10 @@ def _rule(detail: ErrorDetails, model: _Model, inner: Loc, value: Any) -> str:
         inner_model = _model_at(model, inner)
         field = next(iter(own_fields_first(inner_model)), None) if inner_model else None
         if field is None:
-            return f"keys with values{_quote_description(model, inner)}"
+            return f"a mapping{_quote_description(model, inner)}"
         is_unknown = inner or value is None
         example = "..." if is_unknown else json.dumps(value, default=str).replace('"', "")
-        return f"keys with values, such as {{{field}: {example}}}"
+        return f"a mapping, such as {{{field}: {example}}}"
     if kind in _RULES:
         return _RULES[kind].format(**{k: _number(v) for k, v in detail.get("ctx", {}).items()})
     return detail["msg"].removeprefix("Input should be ")

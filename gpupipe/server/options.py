@@ -63,7 +63,9 @@ class ServerOptions:
         "Go on where the last server was stopped, and keep the place when all clients are gone.",
     ] = False
     fresh: Annotated[bool, "Begin with the first epoch, also after a crash."] = False
-    compress: Annotated[Literal["none", "lz4", "zstd"], "Of what goes over a socket."] = "none"
+    compress: Annotated[Literal["none", "lz4", "zstd"], "Compression of batches over a socket."] = (
+        "none"
+    )
     ship: Annotated[Literal["batch", "uint8"], "uint8: clients do to_dtype and normalize."] = (
         "batch"
     )

@@ -1,6 +1,7 @@
 """file_list: one sample per row of a manifest: a .txt, .csv, .tsv, .jsonl or .parquet file."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -130,7 +131,8 @@ class FileList(Source):
         return "label" in self.model_fields_set
 
     def find_rows_in_list(self) -> Callable[[int], str]:
-        return self._read_files(ignore_progress).where
+        read = cache(lambda: self._read_files(ignore_progress))
+        return lambda row: read().where(row)
 
     def _read(self, progress: Progress) -> Index:
         files = self._read_files(progress)

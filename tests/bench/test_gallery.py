@@ -147,6 +147,18 @@ def test_mistakes_are_told(photograph: Path, name: str, parameters: dict, words:
     assert words in str(error.value)
 
 
+def test_a_step_that_fails_on_the_photograph_says_why(photograph: Path) -> None:
+    with open_gallery(photograph) as gallery, pytest.raises(gpupipe.GpupipeError) as error:
+        gallery.draw_step("random_crop", {"size": 300})
+    message = str(error.value)
+    assert message.startswith(
+        "random_crop: {size: 300} cannot be drawn on this photograph of 250x125"
+    )
+    assert "needs at least 300x300 pixels" in message
+    assert "on_error" not in message, "the gallery has no such setting"
+    assert "gpupipe-gallery-" not in message, "nor does the user know the copy of the photograph"
+
+
 def test_a_step_whose_parameters_depend_on_the_size_has_no_example(photograph: Path) -> None:
     with (
         open_gallery(photograph) as gallery,

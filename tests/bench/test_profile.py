@@ -115,7 +115,7 @@ def test_the_command_prints_the_table_what_limits_and_json(
         name in done.stdout for name in ("read", "decode", "random_affine", "to_dtype", "to torch")
     )
     assert "Waiting for data: " in done.stdout
-    assert "DISTURBED" in done.stdout or "What limits cannot be determined" not in done.stdout
+    assert "DISTURBED" in done.stdout or "the limit cannot be determined" not in done.stdout
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["schema"] == profile.SCHEMA
     assert found["limit"] in ("training", "CPU", "storage", "waiting", "unknown")

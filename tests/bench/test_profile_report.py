@@ -76,6 +76,20 @@ def test_an_engine_that_cannot_run_parts_of_its_work_says_so(busy: float, resour
     assert profile_report.profile_table(whole).caption is None
 
 
+def test_costs_that_do_not_add_up_are_withheld_and_that_is_explained() -> None:
+    found = profiled(9000, 700, 950, 0.95)  # decode alone takes 136% of the time, to torch -36%
+    table = profile_report.profile_table(found)
+    assert [str(column.header) for column in table.columns] == ["up to", "images/s"]
+    assert "'to torch' saves 36% of the time" in str(table.caption)
+    assert "more --rounds" in str(table.caption)
+    sentences = " ".join(profile_report.find_limit(found, 4).sentences)
+    assert "%, goes to" not in sentences
+    assert "'gpupipe compare'" in sentences
+    nearly = profile_report.profile_table(profiled(9000, 900, 950, 0.95))
+    assert "Less than 0" in str(nearly.caption)
+    assert len(nearly.columns) == 5
+
+
 @pytest.mark.parametrize("trained", [None, WAITS, DOES_NOT])
 def test_beside_other_work_no_limit_is_named(trained: Training | None) -> None:
     """Cores that are shared look like waiting, and fast training like a loader that is fast

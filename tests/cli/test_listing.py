@@ -123,20 +123,20 @@ def test_a_step_is_shown_with_its_parameters() -> None:
     words = " ".join(done.output.split())
     assert "Each parameter is drawn uniformly from its range." in done.output
     for row in (
-        "degrees list of 2 numbers must be written The angle, clockwise:",
-        "translate list of 2 numbers, each 0 to 1 none The largest shift",
+        "degrees number or [min, max] required The angle, clockwise:",
+        "translate [width, height], each 0 to 1 none The largest shift",
         "interpolation nearest or bilinear nearest",
-        "fill list of numbers, each 0 to 255 [0] The value outside",
+        "fill number or list of numbers, each 0 to 255 [0] The value outside",
     ):
         assert row in words
-    assert "transforms list of steps must be written" in " ".join(
+    assert "transforms list of steps required" in " ".join(
         run_gpupipe("show", "random_apply").output.split()
     )
 
 
 def test_sources_and_loader_settings() -> None:
     words = " ".join(run_gpupipe("show", "folder").output.split())
-    assert "root path must be written The folder;" in words
+    assert "root path required The folder;" in words
     done = run_gpupipe("show", "loader.batch_size")
     assert done.output.splitlines() == [
         "setting loader.batch_size",

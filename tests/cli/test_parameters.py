@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,7 +40,7 @@ class Settings(Base):
     two lines.
 
     Attributes:
-        required: What must be written.
+        required: What is required.
         share: A share.
         sides: Two sides.
         names: Names of things.
@@ -85,9 +86,26 @@ def test_types_and_defaults_in_words(name: str, type_text: str, default: Any) ->
     assert found.model is None
 
 
+@pytest.mark.parametrize(
+    ("step", "name", "type_text"),
+    [
+        ("random_affine", "degrees", "number or [min, max]"),
+        ("random_affine", "translate", "[width, height], each 0 to 1"),
+        ("color_jitter", "hue", "number or [min, max], each -0.5 to 0.5"),
+        ("random_resized_crop", "scale", "[min, max], each above 0"),
+        ("pad", "fill", "number or list of numbers"),
+    ],
+)
+def test_a_list_of_numbers_has_its_short_form_and_its_names(
+    step: str, name: str, type_text: str
+) -> None:
+    found = {parameter.name: parameter for parameter in describe_parameters(STEPS.find(step))}
+    assert found[name].type_text == type_text
+
+
 def test_a_field_of_more_settings_has_their_model() -> None:
     inner = PARAMETERS["inner"]
-    assert (inner.type_text, inner.model) == ("keys with values", Inner)
+    assert (inner.type_text, inner.model) == ("mapping", Inner)
     assert describe_parameters(Inner)[0].meaning == "How deep."
 
 
@@ -107,4 +125,5 @@ def test_all_settings_and_steps_have_words() -> None:
             field = f"{model.__name__}.{parameter.name}: {parameter.type_text}"
             assert parameter.meaning, field
             assert "typing" not in parameter.type_text, field
-            assert "[" not in parameter.type_text, field
+            names = re.findall(r"\[([^]]*)\]", parameter.type_text)
+            assert all(re.fullmatch(r"[a-z]+(, [a-z]+)+", part) for part in names), field

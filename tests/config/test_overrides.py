@@ -107,7 +107,7 @@ def test_an_override_changes_one_step_and_not_its_aliases() -> None:
         ),
         ("data.root.x=1", "data.root is '/x': there is no 'x' in it to change"),
         ("batch_size.x=1", "loader.batch_size is 8: there is no 'x' in it to change"),
-        ("loader=3", "loader is 3, but should be keys with values, such as {batch_size: ...}"),
+        ("loader=3", "loader is 3, but should be a mapping, such as {batch_size: ...}"),
         (
             "pipeline=imagenet_evl",
             "no pipeline 'imagenet_evl': it is neither a file nor a name; did you mean "

@@ -220,7 +220,7 @@ def test_mistakes_in_a_dict_have_a_place_too() -> None:
         "'seed=-1': loader.seed is -1, but should be at least 0",
     ]
     assert mistakes({"data": None}) == [
-        "config: data is empty, but should be keys with values (where the samples are: "
+        "config: data is empty, but should be a mapping (where the samples are: "
         "{source: folder, root: PATH})",
         "config: pipeline: missing; write 'pipeline: ...' (the name of a pipeline, or a "
         "list of steps)",

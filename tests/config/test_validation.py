@@ -185,19 +185,19 @@ KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
         (LOADER + "max_bad: yes\n", "4:12: loader.max_bad is true, but should be a number"),
         (
             LOADER + "shard: 3\n",
-            "4:10: loader.shard is 3, but should be keys with values, such as {rank: ...}",
+            "4:10: loader.shard is 3, but should be a mapping, such as {rank: ...}",
         ),
         (
             DATA + STEPS + "loader:\n",
-            "3:8: loader is empty, but should be keys with values, such as {batch_size: ...}",
+            "3:8: loader is empty, but should be a mapping, such as {batch_size: ...}",
         ),
         (
             DATA + STEPS + "loader: [1]\n",
-            "3:9: loader is [1], but should be keys with values, such as {batch_size: ...}",
+            "3:9: loader is [1], but should be a mapping, such as {batch_size: ...}",
         ),
         (
             STEPS + "data: /x\n",
-            "2:7: data is '/x', but should be keys with values (where the samples are: {source: "
+            "2:7: data is '/x', but should be a mapping (where the samples are: {source: "
             "folder, root: PATH})",
         ),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,50 @@ def test_every_step_has_a_section(pages: dict[Path, PageParser], site: Path) -> 
     assert {"dali", "linear_transformation"} >= set(STEPS.builtin_names) - pictures
 
 
+def read_text(path: Path) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", path.read_text(encoding="utf-8")))
+
+
+def test_a_step_begins_with_its_yaml_and_names_no_module(site: Path) -> None:
+    html = (site / "reference" / "steps.html").read_text(encoding="utf-8")
+    section = html.partition('<h2 id="random_affine">')[2].partition("<h2 ")[0]
+    example, picture = section.index('"highlight"'), section.index("steps/random_affine.jpg")
+    assert example < picture < section.index("transform")
+    text = read_text(site / "reference" / "steps.html")
+    assert "- random_affine: {degrees: 30" in text
+    assert "degrees number or [min, max]; required" in text
+    assert re.findall(r"torchvision\.transforms\.v2\.[A-Z]\w+", text) == []
+    assert 'href="https://arxiv.org/abs/1805.09501"' in html
+
+
+def test_the_commands_have_no_empty_rows_and_begin_where_a_user_does(site: Path) -> None:
+    page = site / "reference" / "cli.html"
+    html, text = page.read_text(encoding="utf-8"), read_text(page)
+    assert "<td></td>" not in html
+    assert "\\|" not in text
+    assert "INTEGER RANGE" not in text
+    order = [text.index(f"gpupipe {name} [OPTIONS]") for name in ("init", "check", "run", "tune")]
+    assert order == sorted(order)
+
+
+def test_a_long_signature_has_one_argument_a_line(site: Path) -> None:
+    text = read_text(site / "reference" / "api.html")
+    assert "load(\n    config: str | Path | Mapping[str, Any] | Config,\n    *overrides" in text
+
+
+def test_the_search_has_no_sources_of_benchmarks_and_examples(site: Path) -> None:
+    content = (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    pages = {entry["location"] for entry in json.loads(content.partition("=")[2])["docs"]}
+    assert {page for page in pages if re.match("repository/(benchmarks|examples)", page)} == set()
+    assert {"changelog.html", "security.html", "stability.html"} <= pages
+
+
+def test_the_page_for_errors_finds_its_assets(site: Path) -> None:
+    loaded = [link for link in PageParser(site / "404.html").loaded if "://" not in link]
+    assert len(loaded) > 3
+    assert [link for link in loaded if not (site / link.partition("?")[0]).is_file()] == []
+
+
 @pytest.mark.parametrize(
     ("page", "shown", "hidden"),
     [
@@ -145,6 +190,20 @@ def test_pages_fit_their_window(
             scheme = page.evaluate("document.body.dataset.mdColorScheme")
             assert scheme == {"light": "default", "dark": "slate"}[colors]
     assert problems == {}
+
+
+def test_a_table_that_is_wider_than_a_phone_shows_that_it_scrolls(
+    browser: Browser, site: Path
+) -> None:
+    with quiet_page(browser, site, "phone", "light") as page:
+        page.goto((site / "commands.html").as_uri(), wait_until="load")
+        wide = page.evaluate(
+            "[...document.querySelectorAll('.md-typeset__scrollwrap')]"
+            ".filter(e => e.scrollWidth > e.clientWidth)"
+            ".map(e => getComputedStyle(e).backgroundImage)"
+        )
+    assert wide
+    assert all("gradient" in image for image in wide)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -48,14 +48,14 @@ from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mi
             "2:3: one step has 2 names (random_affine, degrees): begin each step with a dash, "
             "and indent its parameters below its name",
         ),
-        ("resize: 256", "2:11: resize is 256, but should be keys with values, such as {size: 256}"),
+        ("resize: 256", "2:11: resize is 256, but should be a mapping, such as {size: 256}"),
         (
             "resize: [2, 5]",
-            "2:11: resize is [2, 5], but should be keys with values, such as {size: [2, 5]}",
+            "2:11: resize is [2, 5], but should be a mapping, such as {size: [2, 5]}",
         ),
         (
             "to_dtype: float32",
-            "2:13: to_dtype is 'float32', but should be keys with values, such as {dtype: float32}",
+            "2:13: to_dtype is 'float32', but should be a mapping, such as {dtype: float32}",
         ),
         # parameters: keys
         (

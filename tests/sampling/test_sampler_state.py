@@ -168,19 +168,19 @@ def test_len_is_of_a_whole_epoch_also_after_a_resume() -> None:
         ),
         (
             {"position": 11},
-            "the state stands at sample 11 of epoch 3, and an epoch of this data set has 10",
+            "the state is at sample 11 of epoch 3, and an epoch of this data set has 10",
         ),
         (
             {"position": -1},
-            "the state stands at sample -1 of epoch 3, and an epoch of this data set has 10",
+            "the state is at sample -1 of epoch 3, and an epoch of this data set has 10",
         ),
         (
             {"position": "6"},
-            "the state stands at sample '6' of epoch 3, and an epoch of this data set has 10",
+            "the state is at sample '6' of epoch 3, and an epoch of this data set has 10",
         ),
         (
             {"epoch": 1.5},
-            "the state stands at sample 6 of epoch 1.5, and an epoch of this data set has 10",
+            "the state is at sample 6 of epoch 1.5, and an epoch of this data set has 10",
         ),
     ],
     ids=str,

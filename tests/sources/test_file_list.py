@@ -112,23 +112,24 @@ def test_real_photographs_and_numbers_as_labels(tmp_path: Path, photos: Path, fo
         assert loader.index.classes == [str(n) for n in range(10)]
 
 
-def test_a_missing_sample_is_reported_when_it_is_loaded(
+def test_a_sample_that_is_gone_after_load_is_reported(
     tmp_path: Path, faces: Path, rows: Rows
 ) -> None:
     file = as_text("\t")(tmp_path, [rows[0], ("none/0.jpg", rows[0][1]), *rows[1:]])
-    data = {"source": "file_list", "file": file, "root": faces}
+    (tmp_path / "faces").mkdir()
+    for folder in faces.iterdir():
+        (tmp_path / "faces" / folder.name).symlink_to(folder)
+    gone = tmp_path / "faces/none/0.jpg"
+    gone.parent.mkdir()
+    data = {"source": "file_list", "file": file, "root": tmp_path / "faces"}
     for engine in ("dali", "cpu", "dataloader"):
-        with (
-            gpupipe.load(
-                {"data": data, "pipeline": ["decode"]},
-                engine=engine,
-                workers=0,
-                device="cpu",
-                shuffle=False,
-            ) as loader,
-            pytest.raises(gpupipe.SampleError, match=r"none/0\.jpg: .*no such file"),
-        ):
-            list(loader)
+        gone.touch()
+        config = {"data": data, "pipeline": ["decode"]}
+        options = {"engine": engine, "workers": 0, "device": "cpu", "shuffle": False}
+        with gpupipe.load(config, **options) as loader:
+            gone.unlink()
+            with pytest.raises(gpupipe.SampleError, match=r"none/0\.jpg: .*no such file"):
+                list(loader)
 
 
 def test_lines_comments_and_blanks(tmp_path: Path) -> None:

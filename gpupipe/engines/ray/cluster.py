@@ -113,7 +113,8 @@ def _connect(address: str) -> bool:
         return False
     _log.warning(
         "gpupipe: no Ray cluster runs here, so a Ray with %d CPUs was started on this machine; it "
-        "ends with the loader. Set loader.ray.address to use a cluster",
+        "ends with the loader. Set loader.ray.address to use a cluster. Ray's line about tokens "
+        "needs no action",
         cores(),
     )
     with _only_loopback():

@@ -1,4 +1,4 @@
-"""`gpupipe check` looks for the files that a list names."""
+"""load() and `gpupipe check` look for the files that a list names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import gpupipe
 from gpupipe.bench import plan
 from gpupipe.cli.app import main
 from gpupipe.config import read
@@ -70,6 +71,18 @@ def test_further_fields_and_the_lists_of_a_mix_are_looked_at(tmp_path: Path) -> 
     parts = {"one": {"source": "file_list", "file": str(tmp_path / "l.txt")}}
     with pytest.raises(DataError, match=r"l\.txt:2: "):
         facts(config_of(source="mix", parts=parts))
+
+
+def test_load_looks_for_files_as_check_does(tmp_path: Path) -> None:
+    config = config_of(**list_of(tmp_path, 3, 3, "gone.jpg"))
+    with pytest.raises(DataError, match=rf"l\.txt:5: {tmp_path}/gone\.jpg: no such file"):
+        gpupipe.load(config)
+    gpupipe.load(config, on_error="skip").close()
+    both = {"one": config["data"], "two": {"source": "folder", "root": str(tmp_path / "r")}}
+    (tmp_path / "r/a").mkdir(parents=True)
+    (tmp_path / "r/a/0.jpg").touch()
+    with pytest.raises(DataError, match=r"l\.txt:5: .*gone\.jpg"):
+        gpupipe.load(config_of(source="mix", parts=both))
 
 
 def test_a_folder_has_no_list(faces: Path) -> None:
