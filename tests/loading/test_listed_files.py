@@ -78,11 +78,8 @@ def test_load_looks_for_files_as_check_does(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=rf"l\.txt:5: {tmp_path}/gone\.jpg: no such file"):
         gpupipe.load(config)
     gpupipe.load(config, on_error="skip").close()
-    both = {"one": config["data"], "two": {"source": "folder", "root": str(tmp_path / "r")}}
-    (tmp_path / "r/a").mkdir(parents=True)
-    (tmp_path / "r/a/0.jpg").touch()
     with pytest.raises(DataError, match=r"l\.txt:5: .*gone\.jpg"):
-        gpupipe.load(config_of(source="mix", parts=both))
+        gpupipe.load(config_of(source="mix", parts={"one": config["data"]}))
 
 
 def test_a_folder_has_no_list(faces: Path) -> None:
