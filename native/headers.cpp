@@ -39,8 +39,7 @@ class Bytes {
 
 // The header of a plain JPEG of one scan without EXIF.
 struct JpegHeader {
-  int height = 0, width = 0, channels = 0;
-  size_t end = 0;  // how many of the first bytes suffice for the header
+  int height = 0, width = 0;
 
   // Returns false for all other files.
   bool parse(Bytes bytes) {
@@ -71,9 +70,8 @@ struct JpegHeader {
     }
     if (!frame || !is_plain(bytes, frame, has_jfif, adobe)) return false;
     height = bytes.big_endian(frame + 5), width = bytes.big_endian(frame + 7);
-    channels = bytes[frame + 9];
-    end = at + 2 + size_t(length) + 1;
-    return bytes[at + 4] == channels && height && width && bytes.size() >= end &&
+    const size_t end = at + 2 + size_t(length) + 1;  // these bytes suffice for the header
+    return bytes[at + 4] == bytes[frame + 9] && height && width && bytes.size() >= end &&
            !bytes.is_past_end();
   }
 
@@ -94,30 +92,31 @@ struct JpegHeader {
   }
 };
 
-// A file, and what its header says.
-class File {
- public:
-  bool parse(PyObject* data) { return buffer_.open(data, PyBUF_SIMPLE); }
-
-  // Does not touch Python.
-  void run() { is_plain_ = header_.parse({buffer_.bytes(), buffer_.size()}); }
-
-  PyObject* take() const {
-    if (!is_plain_) Py_RETURN_NONE;
-    return Py_BuildValue("iiin", header_.height, header_.width, header_.channels,
-                         Py_ssize_t(header_.end));
-  }
-
- private:
-  Buffer buffer_;
-  JpegHeader header_;
-  bool is_plain_ = false;
-};
-
 }  // namespace
 
-PyObject* read_jpeg_headers(PyObject* module, PyObject* files) {
-  return run_each<File>(module, files);
+// Returns int64 [height, width] of each file as bytes; [0, 0] of those that are left to Python.
+PyObject* read_jpeg_sizes(PyObject*, PyObject* files) {
+  const Reference objects(PySequence_Tuple(files));  // opening a buffer may change a list
+  if (!objects) return nullptr;
+  const size_t count = size_t(PyTuple_GET_SIZE(objects.get()));
+  const std::unique_ptr<Buffer[]> buffers(new (std::nothrow) Buffer[count]);
+  if (!buffers) return PyErr_NoMemory();
+  for (size_t n = 0; n < count; ++n)
+    if (!buffers[n].open(PyTuple_GET_ITEM(objects.get(), Py_ssize_t(n)), PyBUF_SIMPLE))
+      return nullptr;
+  constexpr size_t kItem = 2 * sizeof(int64_t);
+  Reference sizes(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(count * kItem)));
+  if (!sizes) return nullptr;
+  char* const to = PyBytes_AS_STRING(sizes.get());
+  const bool is_read = run_without_gil([&] {
+    for (size_t n = 0; n < count; ++n) {
+      JpegHeader header;
+      const bool is_plain = header.parse({buffers[n].bytes(), buffers[n].size()});
+      const int64_t size[2] = {is_plain ? header.height : 0, is_plain ? header.width : 0};
+      std::memcpy(to + n * kItem, size, kItem);
+    }
+  });
+  return is_read ? sizes.release() : nullptr;
 }
 
 }  // namespace gpupipe

@@ -28,7 +28,7 @@ PyObject* warp_stage(PyObject*, PyObject* arguments);
 PyObject* convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
 PyObject* read_files_and_crcs(PyObject*, PyObject* parts);
-PyObject* read_jpeg_headers(PyObject*, PyObject* files);
+PyObject* read_jpeg_sizes(PyObject*, PyObject* files);
 PyObject* read_paths(PyObject*, PyObject* arguments);
 PyObject* stat_files(PyObject*, PyObject* paths);
 PyObject* normal_field(PyObject*, PyObject* arguments);
@@ -181,10 +181,10 @@ PyMethodDef kMethods[] = {
      "read_files_and_crcs(parts) -> list\n\n"
      "Read parts of files as read_files does. For each, return a tuple of its bytes and their "
      "CRC-32, or the number of an error."},
-    {"read_jpeg_headers", read_jpeg_headers, METH_O,
-     "read_jpeg_headers(files) -> list\n\n"
-     "For each buffer, return (height, width, channels, end) of a plain JPEG of one scan without "
-     "EXIF, where `end` is how many of the first bytes hold the header; None for other files."},
+    {"read_jpeg_sizes", read_jpeg_sizes, METH_O,
+     "read_jpeg_sizes(files) -> bytes\n\n"
+     "Return int64 [height, width] of each plain JPEG of one scan without EXIF; [0, 0] of all\n"
+     "others."},
     {"read_paths", read_paths, METH_VARARGS,
      "read_paths(folder, names, offsets, rows) -> list\n\n"
      "Read whole files. `folder` is bytes, and file i has the name names[offsets[i] : offsets[i + "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 FLOATS = ("float16", "float32", "bfloat16")
@@ -308,6 +309,7 @@ def spatial_axes(layout: str) -> str:
     return "".join(axis for axis in layout if axis in "DHWL")
 
 
+@lru_cache(maxsize=256)
 def canonical_layout(layout: str) -> str:
     """Return the order of the axes in the torch tensors that steps get, as letters.
 

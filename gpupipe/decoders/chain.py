@@ -35,7 +35,7 @@ from gpupipe.decoders.image_header import (
     check_header,
     keep_header,
     read_header,
-    read_jpeg_headers,
+    read_jpeg_sizes,
 )
 from gpupipe.errors import EngineError
 from gpupipe.runtime.installation import install_command
@@ -76,15 +76,9 @@ class EncodedImage:
 
     __slots__ = ("_chain", "_place", "data", "decoder", "header", "pixels", "size")
 
-    def __init__(
-        self, chain: "DecoderChain", data: Any, options: DecodeOptions, header: Header | None = None
-    ) -> None:
+    def __init__(self, chain: "DecoderChain", data: Any, options: DecodeOptions) -> None:
         self._chain, self.data, self.pixels = chain, as_bytes(data), None
-        first = chain.first_of_plain_jpegs if header is not None else None
-        if header is not None and first is not None:
-            self._place, self.decoder, self.header = 0, first, header
-        else:
-            self._place, self.decoder, self.header = chain.find(self.data)
+        self._place, self.decoder, self.header = chain.find(self.data)
         if self.header.is_plain:
             height, width = self.header.height, self.header.width
             swaps_sides = self._orientation_to_apply(options) >= 5
@@ -178,43 +172,41 @@ class DecoderChain:
                 raise EngineError(f"loader.decoder: {_describe_missing(name, decoder)}")
             self.names = (name, *(other for other in self.names if other != name))
 
-    def open(self, data: Any, options: DecodeOptions, header: Header | None = None) -> EncodedImage:
+    def open(self, data: Any, options: DecodeOptions) -> EncodedImage:
         """Find the decoder and the size of an image; decode it if only decoding finds the size.
 
         Args:
             data: All bytes of the file.
             options: How to decode it.
-            header: The header that `read_headers` returned for the file, or None.
 
         Raises:
             CannotDecodeError: The file is not an image, has too many pixels, or is damaged.
         """
-        return EncodedImage(self, data, options, header)
+        return EncodedImage(self, data, options)
 
-    def read_headers(self, files: Sequence[Any]) -> list[Header | None]:
-        """Parse the headers of several files in one call; `open` takes them.
+    def read_plain_sizes(self, files: Sequence[Any]) -> NDArray[np.int64]:
+        """Read the sizes of several files in one call, without opening them.
 
         Args:
             files: All bytes of each file.
 
         Returns:
-            The headers of plain JPEGs that the first decoder accepts, and that have no more than
-            the maximum number of pixels; None for all other files, which `open` parses by itself.
+            [height, width] of each plain JPEG that the first decoder accepts, and that has no more
+            than the maximum number of pixels, (N, 2). Such an image is upright. [0, 0] for all
+            other files, whose sizes `open` finds.
         """
-        if self.first_of_plain_jpegs is None:
-            return [None] * len(files)
-        limit = self._max_pixels
-        return [
-            None if limit is not None and h is not None and h.height * h.width > limit else h
-            for h in read_jpeg_headers(files)
-        ]
+        if not self._accepts_plain_jpegs:
+            return np.zeros((len(files), 2), np.int64)
+        sizes = read_jpeg_sizes(files)
+        if self._max_pixels is None:
+            return sizes
+        return np.where(sizes.prod(1, keepdims=True) <= self._max_pixels, sizes, 0)
 
     @cached_property
-    def first_of_plain_jpegs(self) -> Decoder | None:
-        """The first decoder, if it accepts all plain JPEGs of one scan; else None."""
+    def _accepts_plain_jpegs(self) -> bool:
+        """Whether the first decoder accepts all plain JPEGs of one scan."""
         first = _create(self.names[0])
-        accepts = isinstance(first, Decoder) and first.accepts_plain_jpegs
-        return first if isinstance(first, Decoder) and accepts else None
+        return isinstance(first, Decoder) and first.accepts_plain_jpegs
 
     def decode(self, data: Any, options: DecodeOptions) -> Pixels:
         """Return the pixels (H, W, C) of a file. Raises as `open` and `EncodedImage.decode` do."""

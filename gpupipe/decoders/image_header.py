@@ -19,8 +19,10 @@ import re
 import struct
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.decoders.decoder import CannotDecodeError, Header, read_orientation
 from gpupipe.runtime.installation import find_extension
@@ -86,25 +88,19 @@ def keep_header(data: Any) -> None:
         _kept.data = data
 
 
-def read_jpeg_headers(files: Sequence[Any]) -> list[Header | None]:
-    """Parse the headers of several files in one call of the extension, without the GIL.
+def read_jpeg_sizes(files: Sequence[Any]) -> NDArray[np.int64]:
+    """Read the sizes of several JPEGs in one call of the extension, without the GIL.
 
     Args:
         files: All bytes of each file, in buffers.
 
     Returns:
-        The same headers as of `read_header` for plain JPEGs of one scan without EXIF; None for all
-        other files, and for all files without the extension.
+        [height, width] of each file, (N, 2), as in the result of `read_header`, for plain JPEGs of
+        one scan without EXIF; [0, 0] for all other files, and for all files without the extension.
     """
     if _extension is None:
-        return [None] * len(files)
-    found = _extension.read_jpeg_headers(files)
-    return [None if values is None else _make_jpeg_header(*values) for values in found]
-
-
-@lru_cache(maxsize=1024)
-def _make_jpeg_header(height: int, width: int, channels: int, end: int) -> Header:
-    return Header("JPEG", height, width, True, end=end, channels=channels, depth=8)
+        return np.zeros((len(files), 2), np.int64)
+    return np.frombuffer(_extension.read_jpeg_sizes(files), np.int64).reshape(-1, 2)
 
 
 def read_plain_jpeg(data: Any) -> Header | None:

@@ -23,7 +23,7 @@ from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import DecodedCacheOptions
 from gpupipe.errors import counted
-from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.entry import Entry, draw_parameters
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.sampling.sampler import Plan
 
@@ -90,12 +90,12 @@ class Job:
                 name: list(map(DrawnStep, pipeline.entries_on(name), of_field))
                 for name, of_field in plan.annotations.parameters.items()
             }
+        by_name = {name: pipeline.entries_on(name) for name in (*pipeline.fields, *pipeline.views)}
+        entries = [entry for of_field in by_name.values() for entry in of_field]
+        drawn = draw_parameters(entries, seed, plan.epoch, plan.ids, plan.repeats)
         return {
-            name: [
-                DrawnStep(entry, entry.parameters(seed, plan.epoch, plan.ids, plan.repeats))
-                for entry in pipeline.entries_on(name)
-            ]
-            for name in (*pipeline.fields, *pipeline.views)
+            name: [DrawnStep(entry, next(drawn)) for entry in of_field]
+            for name, of_field in by_name.items()
         }
 
     def annotate(

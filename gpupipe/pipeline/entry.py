@@ -5,7 +5,7 @@ step.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -65,8 +65,11 @@ class BaseEntry(Generic[_Step]):
         Raises:
             StepError: If the step's `sample` raises, or returns an array of another length than N.
         """
-        with self.blame("sample()"):
+        try:
             sampled = self.step.sample(u) | self.step.list_undecided(len(u))
+        except Exception:  # a context manager around each call takes longer than some steps
+            with self.blame("sample()"):
+                raise
         for name, values in sampled.items():
             if np.shape(values)[:1] != (len(u),):
                 shape = np.shape(values)
@@ -123,10 +126,8 @@ class Entry(BaseEntry[Step]):
         Raises:
             StepError: If the step's `sample` raises, or returns an array of another length than B.
         """
-        uniform = draws.uniform(
-            seed, epoch, ids, draws.stream(self.key), self.step.num_uniforms, repeats
-        )
-        return self.sample(uniform, f"{len(ids)} samples")
+        (parameters,) = draw_parameters([self], seed, epoch, ids, repeats)
+        return parameters
 
     def lower(self, image: Primitives, parameters: Params) -> None:
         """Apply the step to a batch by calling primitives of a back end.
@@ -136,8 +137,11 @@ class Entry(BaseEntry[Step]):
             NoLoweringError: If the step does not run on that back end.
             SampleIncompatibleError: If the step cannot process a sample.
         """
-        with self.blame("lower()"):
+        try:
             self.step.decide_and_lower(image, parameters)
+        except Exception:  # as in `sample`
+            with self.blame("lower()"):
+                raise
 
     def torch(self, image: Any, parameters: Params) -> Any:
         """Apply the step to one image in torch, and check the result against `output_spec`.
@@ -183,6 +187,23 @@ class Entry(BaseEntry[Step]):
 
     def blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
         return super().blame(call, NoLoweringError, SampleIncompatibleError, *passed)
+
+
+def draw_parameters(
+    entries: Sequence[Entry],
+    seed: int,
+    epoch: int,
+    ids: NDArray[np.int64],
+    repeats: NDArray[np.int64] | None = None,
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Draw the parameters of several steps for a batch; yield those of each: see Entry.parameters.
+
+    The uniform draws of all steps are computed at once.
+    """
+    streams = [(draws.stream(entry.key), entry.step.num_uniforms) for entry in entries]
+    every = draws.uniform_for_streams(seed, epoch, ids, streams, repeats)
+    for entry, uniform in zip(entries, every, strict=True):
+        yield entry.sample(uniform, f"{len(ids)} samples")
 
 
 def chain_steps(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from gpupipe.dataset.spec import Spec
@@ -45,7 +46,7 @@ class Pipeline(Phased):
         """The name of the main field, on which a step works unless it has `on:`."""
         return next(iter(self.fields))
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The names of a batch's fields. Fields of views replace the field they are made from."""
         return tuple(output for name in self.fields for output in (self.views_of(name) or (name,)))
@@ -57,7 +58,14 @@ class Pipeline(Phased):
 
     def views_of(self, name: str) -> tuple[str, ...]:
         """Return the names of the fields that views make from the field `name`."""
-        return tuple(view for view, source in self.views.items() if source == name)
+        return self._views_by_source.get(name, ())
+
+    @cached_property
+    def _views_by_source(self) -> dict[str, tuple[str, ...]]:
+        by_source: dict[str, tuple[str, ...]] = {}
+        for view, source in self.views.items():
+            by_source[source] = (*by_source.get(source, ()), view)
+        return by_source
 
     def source_of(self, name: str) -> str:
         """Return the field from which a view is made; return the name of any other field itself."""
@@ -90,7 +98,14 @@ class Pipeline(Phased):
 
     def entries_on(self, name: str) -> list[Entry]:
         """Return the steps on a field, in order; for a view, without those of its source field."""
-        return [e for e in self.entries if e.field == name]
+        return list(self._entries_by_field.get(name, ()))
+
+    @cached_property
+    def _entries_by_field(self) -> dict[str, list[Entry]]:
+        by_field: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            by_field.setdefault(entry.field, []).append(entry)
+        return by_field
 
     def first_steps(self, count: int) -> Pipeline:
         """Return a pipeline of only the first steps.

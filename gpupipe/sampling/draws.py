@@ -17,6 +17,7 @@ n numbers.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -33,6 +34,7 @@ It is unrelated to the golden ratio, by which sample ids and lanes are multiplie
 ORDER = "order"
 
 
+@lru_cache(maxsize=4096)
 def stream(name: str) -> int:
     """Hash the name of a step, or of another purpose, to the 64-bit number that `uniform` takes.
 
@@ -65,7 +67,45 @@ def uniform(
     Returns:
         float64 (B, num_uniforms).
     """
-    bits = _lane_bits(_key(seed, epoch, stream), ids, num_uniforms, repeats, first)
+    return _as_fractions(_lane_bits(_key(seed, epoch, stream), ids, num_uniforms, repeats, first))
+
+
+def uniform_for_streams(
+    seed: int,
+    epoch: int,
+    ids: NDArray[np.int64],
+    streams: Sequence[tuple[int, int]],
+    repeats: NDArray[np.int64] | None = None,
+) -> list[NDArray[np.float64]]:
+    """Return the results of `uniform` for several streams, computed at once.
+
+    Args:
+        seed: The loader's seed.
+        epoch: The epoch, from 0.
+        ids: The samples' rows in the index, int64 (B,).
+        streams: The stream of each result, and how many draws each sample gets from it.
+        repeats: As for `uniform`.
+
+    Returns:
+        float64 (B, n) for each stream, where n is its number of draws.
+    """
+    counts = [count for _, count in streams]
+    if not sum(counts):
+        return [np.empty((len(ids), 0))] * len(streams)
+    keys = np.concatenate([_key(seed, epoch, stream) for stream, _ in streams])
+    lanes = np.concatenate([np.arange(count, dtype=np.uint64) for count in counts]) * _GOLDEN
+    samples = _sample_bits(keys, ids[:, None], None if repeats is None else repeats[:, None])
+    keys, samples = np.repeat(keys, counts), np.repeat(samples, counts, axis=1)
+    fractions = _as_fractions(_mix(samples + lanes + keys))
+    ends = np.cumsum(counts).tolist()
+    # Packed, so that steps compute from each what they compute from the result of `uniform`.
+    return [
+        np.ascontiguousarray(fractions[:, end - count : end])
+        for count, end in zip(counts, ends, strict=True)
+    ]
+
+
+def _as_fractions(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     fraction = (bits >> np.uint64(11)).astype(np.float64)
     fraction *= 2.0**-53
     return fraction
@@ -113,12 +153,19 @@ def _lane_bits(
     repeats: NDArray[np.int64] | None = None,
     first: int = 0,
 ) -> NDArray[np.uint64]:
-    sample = _mix(ids.astype(np.uint64) * _GOLDEN + key)
-    if repeats is not None:
-        again = _mix(sample + repeats.astype(np.uint64) * _REPEAT)
-        sample = np.where(repeats == 0, sample, again)
+    sample = _sample_bits(key, ids, repeats)
     lane = np.arange(first, first + num_uniforms, dtype=np.uint64) * _GOLDEN
     return _mix(np.add.outer(sample, lane) + key)
+
+
+def _sample_bits(
+    key: NDArray[np.uint64], ids: NDArray[np.int64], repeats: NDArray[np.int64] | None
+) -> NDArray[np.uint64]:
+    sample = _mix(ids.astype(np.uint64) * _GOLDEN + key)
+    if repeats is None:
+        return sample
+    again = _mix(sample + repeats.astype(np.uint64) * _REPEAT)
+    return np.where(repeats == 0, sample, again)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

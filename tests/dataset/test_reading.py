@@ -178,7 +178,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
         Span(str(tmp_path)).read()
 
 
-@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("count", [1, 80])
 def test_rows_are_in_their_order(count: int) -> None:
     assert read_rows_in_parallel(lambda row: row * 2, range(count)) == [*range(0, 2 * count, 2)]
 

@@ -310,3 +310,23 @@ def test_the_first_draws_can_be_left_out() -> None:
     ids = np.arange(5)
     every = draws.uniform(1, 2, ids, 3, 12)
     assert (draws.uniform(1, 2, ids, 3, 5, first=7) == every[:, 7:]).all()
+
+
+@given(
+    ids=st.lists(WORDS, max_size=20),
+    counts=st.lists(st.integers(0, 5), max_size=6),
+    has_repeats=st.booleans(),
+)
+def test_streams_together_have_the_draws_of_each(
+    ids: list[int], counts: list[int], has_repeats: bool
+) -> None:
+    rows = np.array(ids, np.int64)
+    repeats = np.arange(len(ids)) % 3 if has_repeats else None
+    streams = [(draws.stream(f"step {n % 4}"), count) for n, count in enumerate(counts)]
+    together = draws.uniform_for_streams(3, 4, rows, streams, repeats)
+    assert len(together) == len(streams)
+    for u, (stream, count) in zip(together, streams, strict=True):
+        alone = draws.uniform(3, 4, rows, stream, count, repeats)
+        assert u.shape == (len(ids), count)
+        assert np.array_equal(u, alone)
+        assert u.flags.c_contiguous, "NumPy computes other last bits from other strides"

@@ -187,7 +187,7 @@ def test_a_forked_process_reads_with_threads_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpupipe.dataset.reading.cores", lambda: 2)
-    files = {f"a/{n}.png": png(n) for n in range(40)}
+    files = {f"a/{n}.png": png(n) for n in range(80)}
     path = write_zip(tmp_path / "x.zip", files, zipfile.ZIP_DEFLATED)
     column = Zip(shards=str(path)).index().columns["image"]
     assert isinstance(column, ZipColumn)

@@ -1,8 +1,8 @@
 """One batch in flight: four stages, each of which begins when the stage before it has ended.
 
-    read      all threads of the pool, in parts of at most 16 samples
+    read      all threads of the pool, in parts of at most 64 samples
     lower     the thread that read the last part; the other threads go on to the next batch
-    run       all threads, in parts of at most 16 samples, or of 1 if no field has a native program
+    run       all threads, in parts of at most 32 samples, or of 1 if no field has a native program
     deliver   the thread that ran the last part; it sets `result`
 
 If a sample fails, the later stages leave it out. If a stage itself fails, the whole batch fails.
@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from gpupipe.annotations.batch_annotations import VALUES, BatchAnnotations
@@ -25,13 +24,8 @@ from gpupipe.engines.batch import BatchMemory, Shapes
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.samples import (
-    Fields,
-    SampleReader,
-    SampleRunner,
-    find_orientation,
-    find_size,
-)
+from gpupipe.engines.cpu.sample_reader import FieldSamples, SampleReader, find_orientation
+from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, StepError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
@@ -41,7 +35,9 @@ from gpupipe.sampling.sampler import Plan
 
 CopiedFields = tuple[Batch, torch.Event]
 """Fields of a batch on a GPU, and the CUDA event after their copies, which may still run."""
-_MAX_PART = 16
+_MAX_READ, _MAX_RUN = 64, 32
+"""The maximum number of samples that one call reads, and that one call runs. What Python does for a
+call costs as much as for several samples, and more after the caches were used for pixels."""
 
 
 @dataclass
@@ -53,7 +49,8 @@ class BatchResult:
             as "image.values", if `loader.shapes` allows other shapes. Empty if all failed, if the
             shapes differ and may not, or if nothing is delivered.
         failed: Why each failed sample failed, by its position in the plan.
-        shapes: The shapes of each sample that did not fail, in order.
+        shapes: The shapes of each sample that did not fail, in order; [] if `loader.shapes` is
+            "equal" and all are.
         on_gpu: The copies of `fields` on the GPU, and their CUDA event; None if there are none.
         annotations: The boxes and points of the samples that did not fail; None without any.
     """
@@ -114,7 +111,9 @@ class BatchInFlight:
             lowering, starter.decoders, starter.cache, starter.reads_only, starter.maps
         )
         self._is_cancelled = False
-        self._fields: dict[int, Fields] = {}
+        fields, count = lowering.job.pipeline.fields, len(plan.ids)
+        self._samples = {name: FieldSamples.of_unread(count) for name in fields}
+        """The samples of each field, by their position in the plan, and from `run` on by slot."""
         self._failed: dict[int, str] = {}
         self._errors: dict[int, Exception] = {}
         self._rows: list[int] = []
@@ -124,7 +123,7 @@ class BatchInFlight:
         self._annotations: BatchAnnotations | None = None
         self._key = f"{plan.epoch}:{plan.end}"
         tracing.begin("batch in flight", self._key)
-        self._share_out(self._split(len(plan.ids)), self._read_part, self._lower_and_run)
+        self._share_out(self._split(count, _MAX_READ), self._read_part, self._lower_and_run)
 
     def cancel(self) -> None:
         """Skip all samples that have not started. `result` is set when the running samples end."""
@@ -149,7 +148,7 @@ class BatchInFlight:
         else:
             begin_next()
 
-    def _split(self, count: int, max_part: int = _MAX_PART) -> list[range]:
+    def _split(self, count: int, max_part: int) -> list[range]:
         """Split range(count) into about two parts a thread, each of at most `max_part` rows."""
         part = min(max_part, -(-count // (2 * self._starter.threads.count)))
         return [range(n, min(n + part, count)) for n in range(0, count, max(part, 1))]
@@ -172,14 +171,15 @@ class BatchInFlight:
             return
         with tracing.span("read", "loader", batch=self._key, rows=[rows[0], rows[-1]]):
             ids = self.plan.ids[rows[0] : rows[-1] + 1]
-            for n, fields in self._reader.read(ids, lambda n, e: self._on_error(rows[n], e)):
-                self._fields[rows[n]] = fields
+            parts = self._reader.read(ids, lambda n, e: self._on_error(rows[n], e))
+        for name, part in parts.items():
+            self._samples[name].put(rows, part)
 
     def _lower_and_run(self) -> None:
         self._lower()
         parts: list[range] = []
         if self._runner is not None:
-            max_part = _MAX_PART if self._runner.native else 1
+            max_part = _MAX_RUN if self._runner.native else 1
             parts = self._split(len(self._rows), max_part)
         self._share_out(parts, self._run_part, self._deliver)
 
@@ -193,9 +193,12 @@ class BatchInFlight:
             except SampleIncompatibleError:
                 self._rows = [row for row in self._rows if self._passes_alone(row)]
                 programs = self._lower_rows(self._rows)
+            self._samples = {name: s.select(self._rows) for name, s in self._samples.items()}
             self._runner = SampleRunner(
                 pipeline=self._lowering.job.pipeline,
                 programs=programs,
+                samples=self._samples,
+                open=self._reader.open,
                 cache=self._starter.cache,
                 on_error=lambda n, error: self._on_error(self._rows[n], error),
                 is_cancelled=lambda: self._is_cancelled,
@@ -215,22 +218,20 @@ class BatchInFlight:
         """Create the output buffers for the samples in `rows`; return the program of each field."""
         if not rows:
             return {}
-        sizes = {
-            name: np.array([find_size(self._fields[row][name]) for row in rows], np.float64)
-            for name in self._fields[rows[0]]
-        }
+        is_all = len(rows) == len(self.plan.ids)
+        sizes = {n: s.sizes if is_all else s.sizes[rows] for n, s in self._samples.items()}
+        self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
         orientations = {
-            name: [find_orientation(self._fields[row][name]) for row in rows]
+            name: [find_orientation(self._samples[name].contents[row]) for row in rows]
             for name in (sizes if self._lowering.job.pipeline.annotations else ())
         }
-        self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
         plan = self._lowering.job.annotate(self.plan.select(rows), sizes, orientations)
         self._annotations = plan.annotations
         return self._lowering.lower(plan, sizes, self._outputs)
 
     def _run_part(self, part: range) -> None:
         assert self._runner is not None
-        self._runner.run({n: self._fields.pop(self._rows[n]) for n in part})
+        self._runner.run(part)
 
     def _deliver(self) -> None:
         tracing.end("batch in flight", self._key)
@@ -239,11 +240,12 @@ class BatchInFlight:
         result = BatchResult(failed=dict(sorted(self._failed.items())))
         passed = [n for n, row in enumerate(self._rows) if row not in self._failed]
         outputs, self._outputs = self._outputs, {}
-        self._fields, self._runner = {}, None
+        self._samples, self._runner = {}, None
         if outputs and not self._is_cancelled:
-            result.shapes = [{name: o.shapes[n] for name, o in outputs.items()} for n in passed]
             may_differ = self._lowering.job.loader.shapes != "equal"
-            are_equal = all(shapes == result.shapes[0] for shapes in result.shapes)
+            are_equal = all(output.have_one_shape(passed) for output in outputs.values())
+            if may_differ or not are_equal:
+                result.shapes = [{name: o.shapes[n] for name, o in outputs.items()} for n in passed]
             if passed and (are_equal or may_differ) and self._starter.memory is not None:
                 suffix = VALUES if may_differ else ""
                 result.fields = {name + suffix: o.take(passed) for name, o in outputs.items()}

@@ -55,6 +55,8 @@ _extension = find_extension()
 
 _Rows = NDArray[np.bool_]
 """Whether a change applies to each sample, (B,)."""
+_Choice = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""The change of each of n branches, (n,), 0 for none, and its values for each sample, (n, B, 4)."""
 
 
 @dataclass
@@ -66,12 +68,14 @@ class _Columns:
         colors: The columns: each an int64 array (B,).
         values: Their values: each a float64 array (B, 4).
         tables: The tables that changes name: arrays of uint8, (n, 256).
+        choices: The changes that the branches of switches make, by the id of the branches.
     """
 
     count: int
     colors: list[NDArray[np.int64]] = field(default_factory=list)
     values: list[NDArray[np.float64]] = field(default_factory=list)
     tables: list[NDArray[np.uint8]] = field(default_factory=list)
+    choices: dict[int, _Choice | None] = field(default_factory=dict)
 
     def add_all(self, changes: Iterable[ops.Op], rows: _Rows, position: int = 0) -> int:
         """Add operations for the samples in `rows`, the first of them to the column `position`.
@@ -81,6 +85,10 @@ class _Columns:
         """
         for op in changes:
             if isinstance(op, SwitchOp):
+                choice = self._find_choice(op)
+                if choice is not None:
+                    position += self._add_choice(op, choice, rows, position)
+                    continue
                 index = np.asarray(op.index)
                 branches = enumerate(op.branches)
                 ends = [self.add_all(b.ops, rows & (index == n), position) for n, b in branches]
@@ -90,10 +98,32 @@ class _Columns:
             position += 1
         return position
 
-    def _add(self, op: ops.Op, rows: _Rows, position: int) -> None:
+    def _find_choice(self, switch: SwitchOp) -> _Choice | None:
+        """Return the change that each branch makes; None if one makes several, or by a table."""
+        key = id(switch.branches)  # successive switches may share their branches
+        if key not in self.choices:
+            self.choices[key] = _make_choice(switch, self.count)
+        return self.choices[key]
+
+    def _add_choice(self, switch: SwitchOp, choice: _Choice, rows: _Rows, position: int) -> int:
+        """Add the change of each sample's branch; return how many columns it takes."""
+        colors, values = choice
+        if not colors.any():
+            return 0
+        self._reserve(position)
+        index = switch.index
+        np.copyto(self.colors[position], colors[index], where=rows)
+        chosen = values[index, np.arange(self.count)]
+        np.copyto(self.values[position], chosen, where=rows[:, None])
+        return 1
+
+    def _reserve(self, position: int) -> None:
         while len(self.colors) <= position:
             self.colors.append(np.zeros(self.count, np.int64))
             self.values.append(np.zeros((self.count, _NUM_VALUES)))
+
+    def _add(self, op: ops.Op, rows: _Rows, position: int) -> None:
+        self._reserve(position)
         values = self.values[position]
         if isinstance(op, ops.ColorMatrixOp):
             color = _find_matrix(op)
@@ -108,6 +138,28 @@ class _Columns:
                 given = np.concatenate([v.reshape(self.count, -1) for v in op.values], -1)
                 values[rows, : given.shape[1]] = given[rows]
         self.colors[position][rows] = color
+
+
+def _make_choice(switch: SwitchOp, count: int) -> _Choice | None:
+    """Return the change that each branch makes, if each makes at most one, and none by a table."""
+    colors = np.zeros(len(switch.branches), np.int64)
+    values = np.zeros((len(switch.branches), count, _NUM_VALUES))
+    for n, branch in enumerate(switch.branches):
+        match branch.ops:
+            case []:
+                pass
+            case [ops.ColorMatrixOp() as op]:
+                colors[n] = _find_matrix(op) or 0
+            case [ops.ColorOp(name=name) as op] if name in COLORS:
+                colors[n] = COLORS[name]
+                first = 0
+                for given in op.values:
+                    columns = given.reshape(count, -1)
+                    values[n, :, first : first + columns.shape[1]] = columns
+                    first += columns.shape[1]
+            case _:
+                return None
+    return colors, values
 
 
 def _make_tables(op: ops.ColorOp, rows: _Rows) -> NDArray[np.uint8]:
@@ -129,11 +181,17 @@ _NO_TABLES = np.zeros((0, _MAX_VALUE + 1), np.uint8)
 
 def _find_matrix(op: ops.ColorMatrixOp) -> int | None:
     """Return the number of the change that a matrix makes; None if the extension has none."""
-    luma, one = [list(LUMA)], [[1.0]]
-    for matrix, color in ((luma * 3, GRAY), (luma, TO_GRAY), (one * 3, TO_RGB)):
-        if np.shape(matrix) == op.matrices.shape[1:] and (op.matrices == matrix).all():
+    for color, matrix in _MATRICES.items():
+        if matrix.shape == op.matrices.shape[1:] and (op.matrices == matrix).all():
             return color
     return None
+
+
+_MATRICES = {
+    GRAY: np.array([LUMA] * 3),
+    TO_GRAY: np.array([LUMA]),
+    TO_RGB: np.ones((3, 1)),
+}
 
 
 def _accepts(op: ops.Op, keeps_channels: bool = False) -> bool:

@@ -14,7 +14,7 @@ rules of single operations match instead.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import cast
 
 import numpy as np
@@ -42,7 +42,7 @@ from gpupipe.engines.cpu.program import (
     SwitchOp,
 )
 from gpupipe.engines.cpu.stages import create_program
-from gpupipe.engines.last_steps import make_coefficients
+from gpupipe.engines.last_steps import Conversions, make_coefficients, make_table
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension
 
@@ -61,6 +61,8 @@ _Output = tuple[
 uint8 value, or None to keep the values; coefficients that compute the same values as the table, or
 None; and the windows to erase and the value to erase them with, or None.
 """
+_Tables = tuple[torch.dtype, Array | None, NDArray[np.float32] | None]
+"""The dtype of the batch, and the table and the coefficients of an _Output."""
 _Create = Callable[[_Output | None], Stage]
 """Returns the stage of a geometry. Without an output, the stage passes an image on."""
 
@@ -113,7 +115,11 @@ def find_resize(match: Match) -> _Create | None:
 
     def create(output: _Output | None) -> Stage:
         sizes = resize.sizes
-        windows = np.pad(sizes, ((0, 0), (2, 0))) if crop is None else crop.windows
+        if crop is not None:
+            windows = crop.windows
+        else:
+            windows = np.zeros((len(sizes), 4), np.int64)
+            windows[:, 2:] = sizes
         flags = np.zeros((len(sizes), 2), np.uint8)
         if flip is not None:
             flags[:] = flip.flags
@@ -168,18 +174,14 @@ class _Delivery:
     deliver: DeliverOp
     erase: ops.EraseOp | None
 
-    @cached_property
-    def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
+    @property
+    def _tables(self) -> _Tables:
         """The dtype of the batch, a lookup table, and coefficients that compute the same values.
 
         Table and coefficients are None if the uint8 values stay as they are. The coefficients
         alone are None if only the table gives the exact values.
         """
-        conversions, table = self.conversion.conversions, self.conversion.table(_RGB)
-        if table.dtype == torch.uint8 and not conversions:
-            return table.dtype, None, None
-        coefficients = make_coefficients(conversions, self.conversion.dtype, _RGB)
-        return table.dtype, view_as_array(table[:, 0]), coefficients
+        return _make_tables(self.conversion.conversions, self.conversion.dtype)
 
     @cached_property
     def _geometry(self) -> Stage:
@@ -219,6 +221,15 @@ class _Delivery:
         if output.begin(row, (_RGB, *image.shape[:2]), dtype):
             slot = output.slot_array(row)[None], table, coefficients
             _extension.run_program(_extension.deliver_stage(None, slot), (0,), (image,))
+
+
+@lru_cache(maxsize=64)
+def _make_tables(conversions: Conversions, delivered: str | None) -> _Tables:
+    table = make_table(conversions, delivered, _RGB)
+    if table.dtype == torch.uint8 and not conversions:
+        return table.dtype, None, None
+    coefficients = make_coefficients(conversions, delivered, _RGB)
+    return table.dtype, view_as_array(table[:, 0]), coefficients
 
 
 def _create_rules(

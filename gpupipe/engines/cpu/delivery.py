@@ -11,7 +11,7 @@ dtype. Many pipelines end with `random_erasing`. Its `erase` comes before the de
 kernel does it afterwards, in the batch. So conversion and delivery stay one pass over the image.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -64,6 +64,8 @@ class OutputBuffer:
         self._flat: torch.Tensor | None = None
         """The memory of `begin_each`, if all samples still have their slots in it."""
         self.shapes: dict[int, tuple[int, ...]] = {}
+        self._have_one_shape = False
+        """Whether `begin_all` recorded a shape that all samples still have."""
         self._batch: torch.Tensor | None = None
         self._array: Array = np.empty(0)
         self._count, self._memory, self._lock = count, memory, Lock()
@@ -91,6 +93,7 @@ class OutputBuffer:
             sample's shape differs from the shape of the first sample.
         """
         delivered = self._delivered(shape)
+        self._have_one_shape = self._have_one_shape and self.shapes[row] == delivered
         if self._memory is None:
             self.shapes[row] = delivered
             return False
@@ -123,6 +126,7 @@ class OutputBuffer:
         if self._memory is None or not self._begin_batch(self._memory, shape, dtype):
             return None
         self.shapes = dict.fromkeys(range(self._count), self._delivered(shape))
+        self._have_one_shape = True
         return self._array
 
     def begin_each(self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[Array]:
@@ -144,6 +148,10 @@ class OutputBuffer:
     def _as_steps(self, slot: torch.Tensor) -> torch.Tensor:
         layout = self.format.layout
         return slot if layout is None else to_steps(slot, layout)
+
+    def have_one_shape(self, rows: Iterable[int]) -> bool:
+        """Return whether samples have one shape. `begin` or `begin_all` must have recorded each."""
+        return self._have_one_shape or len({self.shapes[row] for row in rows}) < 2
 
     def has_slot(self, row: int) -> bool:
         """Return whether a sample has a slot; False before `begin` was called for it."""

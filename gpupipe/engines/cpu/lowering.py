@@ -82,6 +82,9 @@ class StepLowering:
         self.job = job
         self._cached_steps = cached_steps or {}
         self._rules = find_rules()
+        self._formats = {n: DeliveryFormat.of(job, n) for n in job.pipeline.outputs}
+        names = *job.pipeline.fields, *job.pipeline.views
+        self._last_specs = {n: job.pipeline.output_spec_of(n) for n in names}
         self._in_torch: set[tuple[str, str]] = set()
         """The steps that run in torch, by key and field."""
         for name, spec in job.pipeline.fields.items():
@@ -97,10 +100,10 @@ class StepLowering:
 
     def create_outputs(self, count: int, memory: BatchMemory | None) -> dict[str, OutputBuffer]:
         """Return a buffer for each delivered field and view of a batch of `count` samples."""
-        job, is_equal = self.job, self.job.loader.shapes == "equal"
+        is_equal = self.job.loader.shapes == "equal"
         return {
-            name: OutputBuffer(count, DeliveryFormat.of(job, name), memory, is_equal)
-            for name in job.pipeline.outputs
+            name: OutputBuffer(count, format, memory, is_equal)
+            for name, format in self._formats.items()
         }
 
     def lower(
@@ -166,7 +169,7 @@ class StepLowering:
                     tracer.check(entry)
             if number == self._cached_steps.get(name):
                 tracer.end_prefix()
-        tracer.begin_step("", self.job.pipeline.output_spec_of(name))
+        tracer.begin_step("", self._last_specs[name])
 
     def _choose(self, name: str, is_size_known: bool) -> bool:
         """Decide for each step of a field or view whether it runs in torch.

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.engines.cpu import samples
+from gpupipe.engines.cpu import sample_reader, samples
+from gpupipe.engines.cpu.sample_reader import FieldSamples
 from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.runtime import tracing
 from helpers.jpeg_kinds import encode, several_scans
@@ -165,7 +166,7 @@ def test_large_images_are_few_in_one_call(faces: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(samples, "run_native", run_and_count)
     steps = ["decode", {"resize": {"size": 64}}]
     found = {}
-    for most, at_once in ((samples._MAX_PIXELS, 16), (1, 1)):
+    for most, at_once in ((samples._MAX_PIXELS, 30), (1, 1)):
         monkeypatch.setattr(samples, "_MAX_PIXELS", most)
         with load(faces, steps, batch_size=60, threads=1) as loader:
             found[most] = by_id(loader)
@@ -182,12 +183,14 @@ def test_nothing_runs_after_a_cancellation() -> None:
         runner = SampleRunner(
             pipeline=nothing,
             programs={},
+            samples={"image": FieldSamples.of_unread(8)},
+            open=nothing,
             cache=None,
             on_error=lambda row, error: failed.append(row),
             is_cancelled=lambda is_cancelled=is_cancelled: is_cancelled,
             key="",
         )
-        runner.run({7: {"image": nothing}})
+        runner.run(range(7, 8))
         assert failed == ([] if is_cancelled else [7])
 
 
@@ -235,7 +238,7 @@ def test_a_failed_read_of_several_is_a_read_of_each(
     few: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    read_bytes = samples.read_bytes
+    read_bytes = sample_reader.read_bytes
 
     def note(column: Any, row: int, data: Any = None) -> Any:
         calls.append(row)
@@ -245,8 +248,8 @@ def test_a_failed_read_of_several_is_a_read_of_each(
     def fail(column: Any, ids: Any) -> Any:
         raise OSError
 
-    monkeypatch.setattr(samples, "read_rows", fail)
-    monkeypatch.setattr(samples, "read_bytes", note)
+    monkeypatch.setattr(sample_reader, "read_rows", fail)
+    monkeypatch.setattr(sample_reader, "read_bytes", note)
     with load_six(few, ["decode", {"resize": {"size": [8, 8]}}]) as loader:
         (batch,) = list(loader)
     assert calls[:6] == batch["id"].tolist() == list(range(6))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -89,3 +90,32 @@ def test_what_no_kernel_runs_is_refused(tracer: Tracer) -> None:
     other.color_matrix(np.eye(3))
     with pytest.raises(NoLoweringError, match="no kernel for this use of 'color_matrix'"):
         other.program().check()
+
+
+def test_a_list_of_color_changes_that_switches_share_is_traced_once(tracer: Tracer) -> None:
+    calls: list[str] = []
+
+    def change(name: str, part: Tracer) -> None:
+        calls.append(name)
+        part.color(f"adjust_{name}", np.array([0.5, 1.5, 2.0]))
+
+    branches = [partial(change, name) for name in ("brightness", "contrast")]
+    for index in ([0, 1, 0], [1, 0, 1]):
+        tracer.switch(np.array(index), branches)
+    assert calls == ["brightness", "contrast"]
+    first, second = (op for op in tracer.ops if isinstance(op, SwitchOp))
+    assert (first.index.tolist(), second.index.tolist()) == ([0, 1, 0], [1, 0, 1])
+    assert first.branches is second.branches
+    tracer.begin_step("2 step", tracer.spec)
+    tracer.switch(np.zeros(3, int), branches)
+    assert calls == ["brightness", "contrast"] * 2, "the changes name another step"
+
+
+def test_a_list_of_branches_that_change_sizes_is_traced_each_time(tracer: Tracer) -> None:
+    def halve(part: Tracer) -> None:
+        part.resize(part.size // 2, "bilinear", True)
+
+    branches = [halve, lambda part: None]
+    for _ in range(2):
+        tracer.switch(np.array([0, 1, 0]), branches)
+    assert tracer.size.tolist() == [[2, 5], [30, 40], [12, 15]]
