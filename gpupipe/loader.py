@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpupipe import config as configs
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config
+from gpupipe.dataset.given_dataset import MapDataset
 from gpupipe.dataset.index import Index
 from gpupipe.errors import UsageError, counted, warn
 from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads, resolve
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def load(
-    config: str | Path | Mapping[str, Any] | Config,
+    config: str | Path | Mapping[str, Any] | Config | MapDataset,
     *overrides: str,
     progress: Progress | None = None,
     **changes: Any,
@@ -41,7 +42,9 @@ def load(
 
     Args:
         config: Path of a YAML file, a shipped name such as "lfw", a dict with the content of such a
-            file, or a Config. `overrides` and `changes` do not apply to a Config.
+            file, or a Config. `overrides` and `changes` do not apply to a Config. Or a data set: a
+            list, or an object with `__len__` and `__getitem__`, such as a torch Dataset. The steps
+            are then in `changes`, as pipeline=[...]; see the source python.
         *overrides: Texts "key=value", as on the command line: "loader.batch_size=64".
         progress: Called with (action, done, total) while the samples are indexed or fetched; total
             is None if it is unknown. By default, a notebook shows a progress bar after half a

@@ -55,15 +55,27 @@ class BatchMixer:
             The mixed fields, and the soft "label", float32 (B, num_classes).
 
         Raises:
-            ShapeError: If a step cannot process the sizes of this batch.
+            ShapeError: If a step cannot process the sizes of this batch, or a label is no class.
             StepError: If a step's code fails.
         """
         if not self.stage.entries:
             return batch
+        self._check_labels(batch["label"])
         mixed = batch | {"label": to_soft_labels(batch["label"], self.num_classes)}
         for entry in self.stage.at_epoch(epoch).entries:
             mixed |= _run(entry, self._seed, epoch, ids, mixed)
         return mixed
+
+    def _check_labels(self, labels: Tensor) -> None:
+        """Raise ShapeError if a label is no class: those read with their samples may be any."""
+        if labels.is_cpu and len(labels):  # elsewhere the check would wait for the device
+            low, high = (int(n) for n in labels.aminmax())
+            if not 0 <= low <= high < self.num_classes:
+                wrong = low if low < 0 else high
+                raise ShapeError(
+                    f"{self.stage.entries[0].where}: a sample has the label {wrong}, but labels "
+                    f"are 0 to {self.num_classes - 1}: see num_classes"
+                )
 
 
 def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
@@ -111,7 +123,8 @@ def check_labels(
     Args:
         stage: The steps. A stage without steps accepts all labels.
         classes: The names of the classes.
-        labels: The label of each sample of the data, (N,); None if only a server knows them.
+        labels: The label of each sample of the data, (N,); None if a server knows them, or
+            if they are read with the samples.
     """
     if not stage.entries:
         return
@@ -128,6 +141,11 @@ def _explain_wrong_labels(
         return (
             "it mixes labels, and the data has none: name the labels in 'data:', or leave out "
             "'batch:'"
+        )
+    if not num_classes:
+        return (
+            "it mixes labels, which are read with their samples here, so that the number of "
+            "classes is not known: write num_classes"
         )
     if labels is not None and (labels.dtype.kind not in "iu" or labels.ndim != 1):
         return (

@@ -13,7 +13,7 @@ from gpupipe.dataset.index import Index, build_empty
 from gpupipe.dataset.labels import is_zero_free
 from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
-from gpupipe.loading.assembly import ResolvedConfig, create_sampler
+from gpupipe.loading.assembly import ResolvedConfig, create_sampler, find_labels
 from gpupipe.loading.ignored_settings import list_doubts, list_ignored_settings
 from gpupipe.loading.listed_files import check_listed_files
 from gpupipe.pipeline.pipeline import Pipeline
@@ -103,7 +103,7 @@ def _describe_absent_data(config: Config, missing: str) -> Iterator[str]:
 def _describe_data(config: Config, index: Index) -> Iterator[str]:
     """Yield lines about the data set, the settings that select an epoch's samples, and mixing."""
     sampler = create_sampler(config, index)
-    check_labels(config.batch, index.classes, index.labels)
+    check_labels(config.batch, index.classes, find_labels(config, index))
     note = f" ({index.note})" if index.note else ""
     yield (
         f"data: {counted(len(index), 'sample')} {index.describe_classes()}{note}, "

@@ -14,6 +14,7 @@ import numpy as np
 from gpupipe.config.image_size import IMAGE_SIZE, scale_sizes
 from gpupipe.config.loader_config import LoaderConfig, Shard
 from gpupipe.config.validation import Config, validate
+from gpupipe.dataset.given_dataset import GivenDataset, MapDataset, is_dataset
 from gpupipe.errors import ConfigError, Problem, nearest, short, shown
 from gpupipe.pipeline.build import find_pipeline
 from gpupipe.schema import interpolation, yaml_files
@@ -25,7 +26,9 @@ _TOP_LEVEL = ("data", "pipeline", "batch", "loader")
 
 
 def read(
-    config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), **changes: Any
+    config: str | Path | Mapping[str, Any] | MapDataset,
+    overrides: Sequence[str] = (),
+    **changes: Any,
 ) -> Config:
     """Read and validate a config.
 
@@ -33,7 +36,8 @@ def read(
     they belong to the old source.
 
     Args:
-        config: Path of a YAML file, a shipped name such as "lfw", or a dict of the same shape.
+        config: Path of a YAML file, a shipped name such as "lfw", a dict of the same shape, or
+            a data set, which then is the source.
         overrides: Texts "key=value", with dots between nested keys: "data.root=/images". Keys of
             `loader` need no prefix: "batch_size=64". "pipeline.1.resize.size=64" changes a step,
             also of a named pipeline. "image_size=64" scales all sizes of the pipeline.
@@ -52,11 +56,14 @@ def read(
     return read_with(config, [*overrides, *changes.items()])
 
 
-def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Override]) -> Config:
+def read_with(
+    config: str | Path | Mapping[str, Any] | MapDataset, *overrides: Sequence[Override]
+) -> Config:
     """Read and validate a config with several lists of overrides; later lists win.
 
     Args:
-        config: Path of a YAML file, a shipped name, or a dict of the same shape.
+        config: Path of a YAML file, a shipped name, a dict of the same shape, or a data set, which
+            then is the source.
         *overrides: Lists of overrides.
 
     Returns:
@@ -65,14 +72,21 @@ def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Overr
     Raises:
         ConfigError: If anything is wrong; it holds all mistakes.
     """
-    if not isinstance(config, str | os.PathLike | Mapping):
-        raise ConfigError.at("config", _explain_type(config))
     if isinstance(config, Mapping):
         document, folder = Document("config", to_plain_types(config)), None
-    else:
+    elif isinstance(config, str | os.PathLike):
         path = yaml_files.locate("configs", str(config))
         document, folder = yaml_files.read(path), path.parent
         document = replace(document, data=to_plain_types(document.data))
+    elif is_dataset(config):
+        data = {"source": "python", "call": GivenDataset(config)}
+        document, folder = Document("config", {"data": data}), None
+    else:
+        raise ConfigError.at(
+            "config",
+            f"it is a {type(config).__name__}, but should be the path of a YAML file, a name, a "
+            "dict or a data set",
+        )
     if not isinstance(document.data, dict):
         is_list = isinstance(document.data, list)
         raise ConfigError.at(
@@ -85,18 +99,6 @@ def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Overr
         apply_overrides(document, several, problems, folder)
     document, unresolved = interpolation.resolve(document)
     return validate(document, folder, problems + unresolved)
-
-
-def _explain_type(config: Any) -> str:
-    """Return why an object is no config, and what to write if it is a data set of torchvision."""
-    kind = (
-        f"it is a {type(config).__name__}, but should be the path of a YAML file, a name or a dict"
-    )
-    root = getattr(config, "root", None)
-    if not isinstance(root, str | os.PathLike) or not hasattr(config, "__getitem__"):
-        return kind
-    data = f"{{'source': 'folder', 'root': {os.fspath(root)!r}}}"
-    return f"{kind}: gpupipe reads the files itself, such as with data={data}"
 
 
 def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:

@@ -122,7 +122,8 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
     source = None
     if isinstance(data.value, dict) and (source_model := _find_source(data)):
         settings = {key: value for key, value in data.value.items() if key != "source"}
-        source = _build_model(data, source_model, settings, "data")
+        context = {"folder": config_dir}
+        source = _build_model(data, source_model, settings, "data", context)
     refuse_schedules(document, ("loader",), problems)
     shape = _build_model(root, TopLevel, document.data)
     pipeline = fields = None
@@ -158,11 +159,15 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
 
 
 def _build_model(
-    node: Node, model: type[_Model], values: Mapping[str, Any], prefix: str = ""
+    node: Node,
+    model: type[_Model],
+    values: Mapping[str, Any],
+    prefix: str = "",
+    context: Mapping[str, Any] | None = None,
 ) -> _Model | None:
     """Build a model from the values at a node; report mistakes, and return None if any exist."""
     try:
-        return model.model_validate(values)
+        return model.model_validate(values, context=context)
     except pydantic.ValidationError as e:
         node.problems.extend(to_problems(e, model, node.document, node.loc, prefix))
         return None
@@ -199,7 +204,7 @@ def _check_fields(data: Node, source: Source | None) -> Mapping[str, Spec]:
         return IMAGE
     fields = source.field_specs()
     for name in fields:
-        if name in RESERVED_NAMES:
+        if name in RESERVED_NAMES and not (name == "label" and source.delivers_labels):
             rule = f"a field must not be called '{name}': that name is taken in a batch"
             data.report(rule, of_key=True)
     for name in source.masks:

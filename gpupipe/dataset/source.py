@@ -67,6 +67,7 @@ class Source(pydantic.BaseModel):
         separate_files: Whether each image is a file of its own, not a part of a larger file.
         inflates: Whether image files are compressed in a container, so that `max_bytes` counts.
         format: Part of the saved index's key. Raise it when the same data yield another index.
+        delivers_labels: Whether a field may be called label: a label that is read with the sample.
         not_indexed: Options on which the saved index does not depend.
         column_types: The classes that columns of the saved index may have, dataclasses of arrays.
         masks: Fields of the kind mask, whose numbers are classes, such as segmentation masks.
@@ -88,6 +89,7 @@ class Source(pydantic.BaseModel):
     separate_files: ClassVar[bool] = True
     inflates: ClassVar[bool] = False
     format: ClassVar[int] = 1
+    delivers_labels: ClassVar[bool] = False
     not_indexed: ClassVar[frozenset[str]] = frozenset(
         {"masks", "max_pixels", "max_bytes", "cache_decoded"}
     )

@@ -8,6 +8,9 @@ connects to data processing servers, which read the data and decide the order.
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard, locate_errors
 from gpupipe.dataset.index import Index
@@ -21,6 +24,9 @@ from gpupipe.loading.sample_selection import select_samples
 from gpupipe.runtime.ranks import cores_of_rank, rank_and_world
 from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import Selection
+
+_LABEL = "label"
+"""The field of labels that are read with their samples."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,11 @@ def create_sampler(
         )
 
 
+def find_labels(config: Config, index: Index) -> NDArray[np.int64] | None:
+    """Return the label of each sample, int64 (N,); None if they are read with the samples."""
+    return None if _LABEL in config.pipeline.fields else index.labels
+
+
 def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     """Create the parts of a loader that reads the data itself.
 
@@ -165,8 +176,8 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     if traits.reads_elsewhere:
         index = config.source.read_through(index)
     if config.batch.entries:
-        check_labels(config.batch, index.classes, index.labels)
-    if options.format == "tuple" and not index.has_labels:
+        check_labels(config.batch, index.classes, find_labels(config, index))
+    if options.format == "tuple" and not index.has_labels and _LABEL not in config.pipeline.fields:
         raise ConfigError.at("loader.format", NO_LABEL_IN_TUPLE)
     job = Job(
         index,

@@ -85,7 +85,7 @@ def find_function(call: Any, args: Mapping[str, Any], folder: Path | None) -> Us
 
 
 def _create(call: Any, args: Mapping[str, Any], folder: Path | None) -> UserFunction:
-    function: Any = _import(call, folder) if isinstance(call, str) else call
+    function: Any = import_object(call, folder) if isinstance(call, str) else call
     if not callable(function):
         raise FunctionMissingError(
             f"{describe(call)} is a {type(function).__name__}: name what can be called"
@@ -99,7 +99,16 @@ def _create(call: Any, args: Mapping[str, Any], folder: Path | None) -> UserFunc
         raise FunctionMissingError(f"{describe(function)} cannot be constructed: {_tell(e)}") from e
 
 
-def _import(path: str, folder: Path | None) -> Any:
+def import_object(path: str, folder: Path | None) -> Any:
+    """Return what "module:name" names.
+
+    Args:
+        path: The name.
+        folder: The folder in which the module may lie; None: Python's path alone.
+
+    Raises:
+        FunctionMissingError: There is no such module or name.
+    """
     module, _, name = path.partition(":")
     try:
         found: Any = _import_module(module, folder)

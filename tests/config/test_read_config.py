@@ -248,7 +248,7 @@ def test_nested_too_deeply_in_a_dict_or_a_change_is_a_mistake() -> None:
 
 
 def test_an_object_that_is_no_config_is_told_what_to_write(faces: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"ImageFolder.*data=.'source': 'folder', .*{faces}"):
-        config.read(ImageFolder(faces))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="pipeline: missing"):
+        config.read(ImageFolder(faces))
     with pytest.raises(ConfigError, match="it is a int, but should be the path of a YAML file"):
         config.read(3)  # type: ignore[arg-type]

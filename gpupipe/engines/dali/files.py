@@ -43,6 +43,7 @@ from gpupipe.decoders.chain import DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import Header
 from gpupipe.decoders.image_header import check_header, read_header
 from gpupipe.decoders.png_chunks import is_quiet
+from gpupipe.decoders.pnm import as_pnm
 from gpupipe.errors import EngineError
 
 _MAX_END, _MAX_SIDE = 2**32 - 1, 2**16 - 1
@@ -179,15 +180,6 @@ class ImageFiles:
 def can_decode(header: Header, data: Any) -> bool:
     """Return whether DALI may decode an image file with this header."""
     return header.is_plain and (header.format != "PNG" or is_quiet(data))
-
-
-def as_pnm(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Encode uint8 or uint16 pixels, (height, width, 1 or 3), as a binary PGM or PPM file."""
-    height, width, channels = pixels.shape
-    kind, highest = 6 if channels == 3 else 5, np.iinfo(pixels.dtype).max
-    stored = pixels if highest == 255 else pixels.byteswap() if np.little_endian else pixels
-    header = np.frombuffer(b"P%d\n%d %d\n%d\n" % (kind, width, height, highest), np.uint8)
-    return np.concatenate([header, stored.reshape(-1).view(np.uint8)])
 
 
 def check_ends(batch: Sequence[Any]) -> None:
