@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpupipe import config as configs
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config
-from gpupipe.dataset.given_dataset import MapDataset
+from gpupipe.dataset.given_dataset import MapDataset, is_dataset
 from gpupipe.dataset.index import Index
 from gpupipe.errors import UsageError, counted, warn
 from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads, resolve
@@ -24,6 +24,7 @@ from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.run_state import RunState
 from gpupipe.runtime.progress import Progress, ignore_progress, notebook_progress
 from gpupipe.sampling.sampler import Plan
+from gpupipe.torchvision_adapter.dataset_transforms import take_transform
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +45,8 @@ def load(
         config: Path of a YAML file, a shipped name such as "lfw", a dict with the content of such a
             file, or a Config. `overrides` and `changes` do not apply to a Config. Or a data set: a
             list, or an object with `__len__` and `__getitem__`, such as a torch Dataset. The steps
-            are then in `changes`, as pipeline=[...]; see the source python.
+            are then in `changes`, as pipeline=[...]; see the source python. The transform of one of
+            torchvision's data sets becomes the first of the steps.
         *overrides: Texts "key=value", as on the command line: "loader.batch_size=64".
         progress: Called with (action, done, total) while the samples are indexed or fetched; total
             is None if it is unknown. By default, a notebook shows a progress bar after half a
@@ -69,6 +71,8 @@ def load(
         ...         batch["image"]  # float32 (64, 3, 250, 250), on the loader's device
         ...         batch["label"]  # int64 (64,), on the loader's device
     """
+    if is_dataset(config):
+        config, changes = take_transform(config, changes)
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
     with notebook_progress() as bar:
         return warn_about_data(open_loader(checked, progress or bar))

@@ -85,7 +85,7 @@ def _explain_refusal(dataset: Any) -> str:
             "it is a DataLoader, and gpupipe makes the batches itself: pass its data set, "
             "gpupipe.load(loader.dataset, batch_size=...)"
         )
-    if any(base.startswith("Iterable") for base in bases):
+    if "IterableDataset" in bases:
         return (
             "it is an IterableDataset, which decides the order itself, so that no other order can "
             "be drawn from a seed, shared by ranks or resumed: write a class with __len__ and "

@@ -72,6 +72,17 @@ def check_call(name: str, call: Callable[[Tensor], Tensor], image: Tensor) -> Te
     return output
 
 
+def find_draws(call: Callable[[], object]) -> list[str]:
+    """Call a function, and return the global generators from which it draws, by their names.
+
+    Afterwards the generators go on as before. No other thread may draw from them meanwhile.
+    """
+    with _keeping_states():
+        states = _read_generators()
+        call()
+        return [name for name, state in _read_generators().items() if state != states[name]]
+
+
 def seed_generators(seed: int) -> None:
     """Seed the global generators of torch (on the CPU), NumPy and Python's module random.
 

@@ -16,6 +16,7 @@ from gpupipe.errors import DataError, shown
 from gpupipe.runtime.files import open_regular
 from gpupipe.runtime.installation import require_extra
 from gpupipe.schema.field_types import expand_home
+from gpupipe.sources.helpers.coco_specs import COCO_SPECS
 
 if TYPE_CHECKING:
     from gpupipe.formats.coco import CocoFile
@@ -70,12 +71,7 @@ class Coco(FileSource):
         return ("image",), ("image_id",)
 
     def annotation_specs(self) -> dict[str, Spec]:
-        specs = {
-            "boxes": Spec.of_boxes(),
-            "labels": Spec.of_rows("int64", rows_with="boxes"),
-            "area": Spec.of_rows("float32", rows_with="boxes"),
-            "iscrowd": Spec.of_rows("int64", rows_with="boxes"),
-        }
+        specs = dict(COCO_SPECS)
         if self.keypoints:
             pairs = _PERSON_PAIRS if self.flip_pairs is None else self.flip_pairs
             specs["keypoints"] = Spec.of_points(rows_with="boxes", flip_pairs=pairs)

@@ -17,7 +17,8 @@ from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.source import DecodedCacheOptions, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
-from gpupipe.schema.field_types import should_be
+from gpupipe.schema.field_types import NUMBER, WHOLE, should_be
+from gpupipe.sources.helpers.coco_specs import COCO_SPECS
 from gpupipe.sources.helpers.item_parts import AUTO, LABEL, Part, PartChoice
 from gpupipe.sources.helpers.item_reader import (
     DatasetOrigin,
@@ -26,13 +27,18 @@ from gpupipe.sources.helpers.item_reader import (
     explain_object,
     number_names,
 )
+from gpupipe.sources.helpers.item_workers import ItemWorkers
 from gpupipe.sources.helpers.known_datasets import (
     Labels,
     SampleFiles,
     find_files,
     find_labels,
-    leave_encoded,
     list_classes,
+)
+from gpupipe.sources.helpers.torchvision_sets import (
+    build_index_of_coco,
+    find_image_folder,
+    find_targets,
 )
 
 
@@ -68,6 +74,9 @@ class Python(Source):
             parts, by their keys; the image of a tuple is called `image`.
         label: The key of the label, a whole number. null: there is none. auto: the key `label`, or
             the first whole number of a tuple.
+        workers: The number of processes that read items; each opens the data set. 0: threads of
+            this process, one at a time.
+        timeout: With workers: seconds after which a read of some items is ended.
     """
 
     name: ClassVar[str] = "python"
@@ -83,6 +92,8 @@ class Python(Source):
     args: dict[str, Any] = Field(default={})
     fields: Annotated[dict[str, str | int], Field(min_length=1)] | None = None
     label: str | int | None = AUTO
+    workers: Annotated[int, Field(ge=0, le=1024), WHOLE] = 0
+    timeout: Annotated[float, Field(gt=0, le=86_400), NUMBER] = 60.0
 
     _folder: Path | None = PrivateAttr(None)
     _open: _OpenDataset | None = PrivateAttr(None)
@@ -110,11 +121,14 @@ class Python(Source):
         if self._open is None:
             origin = DatasetOrigin(self.call, self.args, self._folder)
             choice = PartChoice(self.fields, self.label)
-            self._open = _OpenDataset.of(origin, choice)
+            self._open = _OpenDataset.of(origin, choice, self.workers, self.timeout)
         return self._open
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
-        return list(self.specs()), ()
+        return list(self.specs()), ("image_id",) if self._opened.boxes is not None else ()
+
+    def annotation_specs(self) -> dict[str, Spec]:
+        return dict(COCO_SPECS) if self._opened.boxes is not None else {}
 
     def specs(self) -> dict[str, Spec]:
         return self._opened.specs()
@@ -128,7 +142,7 @@ class Python(Source):
         Raises:
             ConfigError: It is an object, whose items only this process has.
         """
-        if isinstance(self.call, GivenDataset) and self._opened.files is None:
+        if isinstance(self.call, GivenDataset) and self._opened.reader is not None:
             raise ConfigError.at("loader.engine", explain_object(self.call.name))
         return index
 
@@ -140,7 +154,8 @@ class _OpenDataset:
     Attributes:
         name: Its name in messages.
         dataset: The data set.
-        files: The samples, if the data set is a list of files.
+        files: The samples, if the data set is a list of files, or an ImageFolder.
+        boxes: The samples of a CocoDetection.
         reader: Reads the items of any other data set.
         labels: The labels, if they are known without reading the items.
     """
@@ -148,18 +163,27 @@ class _OpenDataset:
     name: str
     dataset: Any
     files: SampleFiles | None = None
+    boxes: Index | None = None
     reader: ItemReader | None = None
     labels: Labels | None = None
 
     @classmethod
-    def of(cls, origin: DatasetOrigin, choice: PartChoice) -> _OpenDataset:
-        dataset = leave_encoded(origin.open())
+    def of(
+        cls, origin: DatasetOrigin, choice: PartChoice, workers: int, timeout: float
+    ) -> _OpenDataset:
+        dataset = origin.open()
         count_items(dataset, origin.name)
-        if choice == PartChoice() and (files := find_files(dataset, origin.name)):
-            return cls(origin.name, dataset, files)
-        reader = ItemReader(origin, choice, dataset)
+        if choice == PartChoice():
+            files = find_files(dataset, origin.name) or find_image_folder(dataset)
+            boxes = build_index_of_coco(dataset)
+            if files is not None or boxes is not None:
+                return cls(origin.name, dataset, files, boxes)
+        read = ItemWorkers(origin, choice, workers, timeout).read if workers else None
+        reader = ItemReader(origin, choice, dataset, read)
         label = next((part for part in reader.parts if part.name == LABEL), None)
-        labels = None if label is None else find_labels(dataset, label, origin.name)
+        labels = None
+        if label is not None:
+            labels = find_labels(dataset, label, origin.name) or find_targets(dataset)
         return cls(origin.name, dataset, reader=reader, labels=labels)
 
     @property
@@ -169,13 +193,15 @@ class _OpenDataset:
         return [p for p in self.reader.parts if p.name != LABEL or self.labels is None]
 
     def specs(self) -> dict[str, Spec]:
-        if self.files is not None:
+        if self.reader is None:
             return {"image": Spec()}
         return {part.name: part.spec for part in self.parts}
 
     def index(self) -> Index:
         if self.files is not None:
             return self.files.build_index()
+        if self.boxes is not None:
+            return self.boxes
         assert self.reader is not None
         count = self.reader.count
         text = fingerprint_dataset(self.dataset, self.name, count)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,25 @@ class Drawing(Faces):
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter([b""])
+
+
+class Elsewhere(Faces):
+    """Says in which process an item was read; some items are at fault there."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.hangs:
+            time.sleep(600)
+        if index == self.dies:
+            os._exit(3)
+        if index == self.raises:
+            raise KeyError("no such key")
+        return {"image": self.paths[index].read_bytes(), "process": os.getpid()}
+
+    hangs = dies = raises = -1
+
+    def __init__(self, root: str | Path, **at: int) -> None:
+        super().__init__(root)
+        self.__dict__.update(at)
 
 
 def make_faces(root: str, form: str = "bytes") -> Faces:

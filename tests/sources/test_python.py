@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import gpupipe
 from helpers import user_datasets
 from helpers.reference import by_id
 from helpers.small_images import shrink_all
-from helpers.user_datasets import Batched, Faces, Faulty, Lying, Stream
+from helpers.user_datasets import Batched, Drawing, Faces, Faulty, Lying, Stream
 
 ENGINES = ["cpu", "dali", "dataloader"]
 DECODE: Sequence[Any] = ("decode",)
@@ -240,6 +241,13 @@ def test_a_data_set_that_is_shorter_than_it_says_is_named(root: Path) -> None:
 def test_what_is_no_data_set_is_refused_with_the_reason(dataset: Any, reason: str) -> None:
     with pytest.raises(gpupipe.GpupipeError, match=f"(?s){reason}"):
         load(dataset)
+
+
+def test_items_that_draw_from_global_generators_are_refused(root: Path) -> None:
+    before = random.getstate()
+    with pytest.raises(gpupipe.DataError, match=r"Drawing\[0\] draws from Python's module random"):
+        load(Drawing(root))
+    assert random.getstate() == before
 
 
 def test_keys_that_items_lack_are_refused() -> None:

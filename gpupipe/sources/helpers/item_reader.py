@@ -28,12 +28,16 @@ from numpy.typing import NDArray
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
 from gpupipe.dataset.given_dataset import GivenDataset, count_items
 from gpupipe.errors import DataError, EngineError
+from gpupipe.runtime.function_draws import find_draws
 from gpupipe.runtime.user_functions import FunctionMissingError, import_object
 from gpupipe.sources.helpers.item_parts import PartChoice, encode_all
+from gpupipe.sources.helpers.known_datasets import leave_encoded
 
 _MAX_WAITING = 256 * 1024**2
 """How many bytes of parts wait for their reads; beyond, an item is read again."""
 _FIRST = 0
+ReadParts = Callable[[Sequence[int]], list[list[NDArray[np.uint8]]]]
+"""A function from rows to the bytes of each part of their items."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,9 @@ class DatasetOrigin:
 
     def open(self) -> Any:
         """Return the data set. Raises DataError if it cannot be imported or constructed."""
+        return leave_encoded(self._create())
+
+    def _create(self) -> Any:
         if isinstance(self.call, GivenDataset):
             return self.call.dataset
         try:
@@ -79,6 +86,7 @@ class ItemReader:
         origin: Where the data set comes from.
         choice: Which parts are delivered.
         dataset: The data set, if it is open already.
+        read_elsewhere: Reads the parts of rows in other processes; None: this one reads them.
 
     Attributes:
         dataset: The data set.
@@ -91,7 +99,13 @@ class ItemReader:
         DataError: The data set cannot be opened, or its first item cannot be delivered.
     """
 
-    def __init__(self, origin: DatasetOrigin, choice: PartChoice, dataset: Any = None) -> None:
+    def __init__(
+        self,
+        origin: DatasetOrigin,
+        choice: PartChoice,
+        dataset: Any = None,
+        read_elsewhere: ReadParts | None = None,
+    ) -> None:
         self.origin, self.choice, self.key = origin, choice, uuid4().hex
         self.dataset = origin.open() if dataset is None else dataset
         self.name = origin.name
@@ -101,7 +115,8 @@ class ItemReader:
         self.has_paths = isinstance(self.parts[0].encode(self.parts[0].select(first)), str)
         self._waiting: OrderedDict[int, dict[str, NDArray[np.uint8]]] = OrderedDict()
         self._waiting_bytes = 0
-        self.reset()
+        self._read_elsewhere = read_elsewhere
+        self._lock = Lock()
         _READERS[self.key] = self
 
     def __reduce__(self) -> Any:
@@ -111,17 +126,30 @@ class ItemReader:
         return find_reader, (self.key, self.name, named)
 
     def reset(self) -> None:
-        """Forget what waits. A forked process calls it: its lock may be held by no thread."""
+        """Forget what waits, and other processes. A forked process calls it.
+
+        The lock may be held by a thread that was not forked.
+        """
+        self._read_elsewhere = None
         self._lock = Lock()
         self._waiting.clear()
         self._waiting_bytes = 0
 
     def _get_first(self) -> Any:
+        """Return the first item. Raises DataError if there is none, or if getting it draws."""
+        items: list[Any] = []
         try:
-            return self.dataset[_FIRST]
+            drawn = find_draws(lambda: items.append(self.dataset[_FIRST]))
         except Exception as e:  # whatever the code of the user raises
             line = _find_line(e, self.dataset)
             raise DataError(f"{self.name}[0]: its first item raised {_tell(e)}{line}") from e
+        if drawn:
+            raise DataError(
+                f"{self.name}[0] draws from {' and '.join(drawn)}, so that items would depend on "
+                "which of them is asked for first: leave random transforms out of the data set, "
+                "and put them into the pipeline, which seeds their draws for each sample"
+            )
+        return items[0]
 
     def read(self, part: str, rows: Sequence[int]) -> list[NDArray[np.uint8]]:
         """Return the bytes of a part of some rows.
@@ -130,23 +158,27 @@ class ItemReader:
             OSError, ValueError: An item cannot be read, or is not as the first one.
         """
         if len(self.parts) == 1:
-            with self._lock:
-                items = self._get(rows)
-            return [values[0] for values in encode_all(self.parts, items)]
-        return self._read_waiting(part, rows)
-
-    def _read_waiting(self, part: str, rows: Sequence[int]) -> list[NDArray[np.uint8]]:
+            return [values[0] for values in self.read_parts(rows)]
         with self._lock:
             taken = {row: data for row in rows if (data := self._take(row, part)) is not None}
-            missing = [row for row in dict.fromkeys(rows) if row not in taken]
-            items = self._get(missing) if missing else []
+        missing = [row for row in dict.fromkeys(rows) if row not in taken]
         names = [p.name for p in self.parts]
-        for row, values in zip(missing, encode_all(self.parts, items), strict=True):
+        for row, values in zip(missing, self.read_parts(missing), strict=True):
             of_row = dict(zip(names, values, strict=True))
             taken[row] = of_row.pop(part)
             with self._lock:
                 self._wait(row, of_row)
         return [taken[row] for row in rows]
+
+    def read_parts(self, rows: Sequence[int]) -> list[list[NDArray[np.uint8]]]:
+        """Return the bytes of each part of some rows. Raises what `read` raises."""
+        if not rows:
+            return []
+        if self._read_elsewhere is not None:
+            return self._read_elsewhere(rows)
+        with self._lock:
+            items = self._get(rows)
+        return encode_all(self.parts, items)
 
     def _take(self, row: int, part: str) -> NDArray[np.uint8] | None:
         data = self._waiting.get(row, {}).pop(part, None)

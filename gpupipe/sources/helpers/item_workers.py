@@ -1,0 +1,124 @@
+"""Reads the items of a data set in processes of their own.
+
+    rows ──> process: items ──> parts ──> bytes, one after another ──> shared memory ──> parts
+
+The processes are those of the step python: new interpreters, whose hangs and crashes stay theirs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.dataset.given_dataset import GivenDataset
+from gpupipe.errors import DataError, EngineError
+from gpupipe.runtime.function_failures import CallFailedError
+from gpupipe.runtime.function_workers import FunctionWorkers
+from gpupipe.runtime.user_functions import FunctionMissingError
+from gpupipe.sources.helpers.item_parts import PartChoice
+from gpupipe.sources.helpers.item_reader import DatasetOrigin, ItemReader
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Parts = list[NDArray[np.uint8]]
+"""The bytes of each part of an item."""
+_HEAD_BYTES = 8
+
+
+class ItemWorkers:
+    """Up to `count` processes that open a data set and read its items.
+
+    Args:
+        origin: Where the data set comes from.
+        choice: Which parts are delivered.
+        count: The number of processes, at least 1.
+        timeout: Seconds after which a call for some items is ended, and its process.
+
+    Raises:
+        DataError: The data set cannot be opened in a process.
+    """
+
+    def __init__(
+        self, origin: DatasetOrigin, choice: PartChoice, count: int, timeout: float
+    ) -> None:
+        self._count = count
+        arguments = {"origin": origin, "choice": choice}
+        self._workers = FunctionWorkers(_ReadItems, arguments, None, count, timeout)
+        self._threads = ThreadPoolExecutor(count, "gpupipe-items")
+        given = origin.call.dataset if isinstance(origin.call, GivenDataset) else None
+        if type(given).__module__ == "__main__":
+            raise DataError(
+                f"data.workers: {origin.name} is defined in the script that was started, which "
+                "other processes cannot import: define it in a module, or set workers: 0"
+            )
+        try:
+            self._read_some([0])
+        except (FunctionMissingError, ValueError) as e:
+            raise DataError(f"data.workers: {origin.name}: {e}") from e
+
+    def read(self, rows: Sequence[int]) -> list[Parts]:
+        """Return the parts of some rows, shared out among the processes.
+
+        Raises:
+            ValueError: An item cannot be read, or its process has ended.
+        """
+        count = min(self._count, len(rows))
+        if count == 1:
+            return self._read_some(rows)
+        shares = [list(map(int, share)) for share in np.array_split(rows, count)]
+        return [parts for some in self._threads.map(self._read_some, shares) for parts in some]
+
+    def _read_some(self, rows: Sequence[int]) -> list[Parts]:
+        import torch
+
+        try:
+            packed = self._workers.call(torch.tensor(rows), "rows", 0)
+        except CallFailedError as e:
+            if e.machine:
+                raise EngineError(e.machine) from e
+            raise ValueError(e.message or f"the data set {e}") from e
+        return unpack(packed.numpy())
+
+
+class _ReadItems:
+    """What the processes call: reads items, and packs them into one tensor.
+
+    Args:
+        origin: Where the data set comes from.
+        choice: Which parts are delivered.
+    """
+
+    def __init__(self, origin: DatasetOrigin, choice: PartChoice) -> None:
+        self._reader = ItemReader(origin, choice)
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """Return the packed items of rows, int64 (n,): see `pack`."""
+        import torch
+
+        return torch.from_numpy(pack(self._reader.read_parts(image.tolist())))
+
+
+def pack(items: Sequence[Parts]) -> NDArray[np.uint8]:
+    """Return the parts of items in one array, after the length of each."""
+    lengths = json.dumps([[len(part) for part in parts] for parts in items]).encode()
+    head = np.frombuffer(len(lengths).to_bytes(_HEAD_BYTES, "little") + lengths, np.uint8)
+    return np.concatenate([head, *(part for parts in items for part in parts)])
+
+
+def unpack(packed: NDArray[np.uint8]) -> list[Parts]:
+    """Return the parts of items, views of the array that `pack` made."""
+    end = _HEAD_BYTES + int.from_bytes(packed[:_HEAD_BYTES].tobytes(), "little")
+    items: list[Parts] = []
+    for lengths in json.loads(packed[_HEAD_BYTES:end].tobytes()):
+        parts: Parts = []
+        for length in lengths:
+            parts.append(packed[end : end + length])
+            end += length
+        items.append(parts)
+    return items

@@ -1,0 +1,51 @@
+"""torchvision's data sets, whose transforms become steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchvision import datasets
+from torchvision.transforms import v2
+
+import gpupipe
+from helpers.reference import by_id
+from helpers.small_images import shrink_all
+
+FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
+
+
+def load(dataset: Any, **options: Any) -> gpupipe.Loader:
+    return gpupipe.load(dataset, **{"device": "cpu", "engine": "cpu", "ids": True, **options})
+
+
+@pytest.fixture(scope="module")
+def root(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shrink_all(faces, tmp_path_factory.mktemp("own") / "faces", 40)
+
+
+def test_an_image_folder_is_read_as_files_and_its_transform_as_steps(root: Path) -> None:
+    transform = v2.Compose(
+        [
+            v2.ToImage(),
+            v2.RandomCrop(32),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
+    )
+    dataset = datasets.ImageFolder(root, transform)
+    same: list[Any] = ["decode", {"random_crop": {"size": 32}}, "random_horizontal_flip", FLOATS]
+    source = {"source": "folder", "root": root}
+    with load(dataset, seed=3) as own, load({"data": source, "pipeline": same}, seed=3) as other:
+        assert own.index.fingerprint == other.index.fingerprint
+        assert own.index.classes == dataset.classes
+        expected = by_id(other)
+        assert all(torch.equal(image, expected[id]) for id, image in by_id(own).items())
+    assert dataset.transform is transform
+    with load(dataset, pipeline=["decode", {"center_crop": {"size": 8}}]) as loader:
+        image = next(iter(loader))["image"]
+        assert (image.shape[1:], image.dtype) == ((3, 8, 8), torch.float32)
+    with pytest.raises(gpupipe.ConfigError, match="ImageFolder has a transform, whose steps come"):
+        load(dataset, pipeline="affine")
