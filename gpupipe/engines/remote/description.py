@@ -136,7 +136,7 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
         "data": {
             **{key: getattr(index, key) for key in _INDEX_ATTRIBUTES},
             "count": len(index),
-            "has_labels": index.has_labels,
+            "has_labels": index.has_labels or "label" in pipeline.fields,
             "extra": {key: index.extra[key] for key in _EXTRA if key in index.extra},
         },
         "selection": {
