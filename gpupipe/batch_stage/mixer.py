@@ -123,8 +123,8 @@ def check_labels(
     Args:
         stage: The steps. A stage without steps accepts all labels.
         classes: The names of the classes.
-        labels: The label of each sample of the data, (N,); None if a server knows them, or
-            if they are read with the samples.
+        labels: The label of each sample of the data, (N,), or (0,) if they are read with their
+            samples; None if only a server knows them.
     """
     if not stage.entries:
         return

@@ -149,9 +149,9 @@ def create_sampler(
         )
 
 
-def find_labels(config: Config, index: Index) -> NDArray[np.int64] | None:
-    """Return the label of each sample, int64 (N,); None if they are read with the samples."""
-    return None if _LABEL in config.pipeline.fields else index.labels
+def find_labels(config: Config, index: Index) -> NDArray[np.int64]:
+    """Return the label of each sample, int64 (N,); none, (0,), if samples are read with theirs."""
+    return index.labels[:0] if _LABEL in config.pipeline.fields else index.labels
 
 
 def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
