@@ -37,8 +37,9 @@ from gpupipe.cli.arguments import (
     write_json,
     writing,
 )
-from gpupipe.cli.console import Screen, console, exit_in_imports, leave_interrupted
-from gpupipe.errors import ConfigError, GpupipeError, StepError, counted
+from gpupipe.cli.console import Screen, console, leave_interrupted
+from gpupipe.cli.group import ErrorsAsMessages, add_examples
+from gpupipe.errors import GpupipeError, counted
 
 if TYPE_CHECKING:
     from gpupipe.bench.measure import Measurement
@@ -46,45 +47,11 @@ if TYPE_CHECKING:
     from gpupipe.loader import Loader
 
 
-class _Group(click.Group):
-    """Turns gpupipe's errors into a message and an exit code; only a StepError has a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with exit_in_imports():
-                return super().invoke(ctx)
-        except ConfigError as e:
-            click.echo(
-                f"gpupipe: {len(e.problems)} mistake{'s' * (len(e.problems) > 1)} in the "
-                "configuration",
-                err=True,
-            )
-            click.echo(str(e), err=True)
-            ctx.exit(2)
-        except GpupipeError as e:
-            if isinstance(e, StepError):
-                click.echo(e.traceback, err=True)
-            click.echo(f"gpupipe: {e}", err=True)
-            ctx.exit(1)
-        except click.NoSuchOption as e:
-            raise _explain_option(e) from None
-        except (KeyboardInterrupt, click.Abort):
-            leave_interrupted()
-
-
-def _explain_option(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error for an unknown option; if it is a setting, the error explains KEY=VALUE."""
-    from gpupipe.config.loader_config import LoaderConfig
-
-    name = error.option_name.lstrip("-").replace("-", "_")
-    part = name.partition(".")[0]
-    if part not in (*LoaderConfig.model_fields, "data", "pipeline", "batch", "loader"):
-        return error
-    rule = f"no option '{error.option_name}': a setting has no dashes"
-    return click.UsageError(f"{rule}: write {name}=VALUE after the config", error.ctx)
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=ErrorsAsMessages,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="gpupipe COMMAND --help explains one, with an example.",
+)
 @click.version_option(gpupipe.__version__, prog_name="gpupipe")
 def main() -> None:
     """Image loading for PyTorch from one YAML file, on a GPU with DALI, or on CPU threads."""
@@ -279,3 +246,4 @@ for _command in (
     serve.keys,
 ):
     main.add_command(_command)
+add_examples(main)

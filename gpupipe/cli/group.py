@@ -1,0 +1,99 @@
+"""The group of all commands: the sections of its help, and errors as messages with exit codes."""
+
+from typing import Any
+
+import click
+
+from gpupipe.cli.console import exit_in_imports, leave_interrupted
+from gpupipe.errors import ConfigError, GpupipeError, StepError
+
+SECTIONS = {
+    "Start": {
+        "try": "photos",
+        "init": "photos --out train.yaml",
+        "run": "train.yaml batch_size=64",
+        "fetch": "lfw",
+    },
+    "Look": {
+        "check": "train.yaml",
+        "inspect": "train.yaml --val val.yaml",
+        "show-batch": "train.yaml",
+        "gallery": 'random_affine "jpeg: {quality: [10, 30]}" --out pages',
+        "list": "steps",
+        "show": "random_affine",
+    },
+    "Measure": {
+        "compare": "train.yaml --cpu-workers 2,4 --out report",
+        "parity": "train.yaml",
+        "profile": "train.yaml --step-ms 30",
+        "tune": "train.yaml",
+    },
+    "Serve": {
+        "serve": "train.yaml",
+        "status": "tcp://localhost:5557",
+        "keys": "new trainer",
+    },
+    "Maintain": {
+        "cache": "status remote.yaml",
+        "doctor": "",
+        "schema": "--install",
+        "completion": "bash",
+    },
+}
+"""The sections of --help, and of each command the arguments of its example."""
+
+
+class ErrorsAsMessages(click.Group):
+    """Turns gpupipe's errors into a message and an exit code; only a StepError has a traceback."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, examples in SECTIONS.items():
+            with formatter.section(title):
+                commands = [(name, self.commands[name]) for name in examples]
+                formatter.write_dl([(name, _summarize(command)) for name, command in commands])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            with exit_in_imports():
+                return super().invoke(ctx)
+        except ConfigError as e:
+            click.echo(
+                f"gpupipe: {len(e.problems)} mistake{'s' * (len(e.problems) > 1)} in the "
+                "configuration",
+                err=True,
+            )
+            click.echo(str(e), err=True)
+            ctx.exit(2)
+        except GpupipeError as e:
+            if isinstance(e, StepError):
+                click.echo(e.traceback, err=True)
+            click.echo(f"gpupipe: {e}", err=True)
+            ctx.exit(1)
+        except click.NoSuchOption as e:
+            raise _explain_option(e) from None
+        except (KeyboardInterrupt, click.Abort):
+            leave_interrupted()
+
+
+def _summarize(command: click.Command) -> str:
+    """Return the first sentence of a command's help, whole."""
+    return command.get_short_help_str(limit=1000)
+
+
+def _explain_option(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error for an unknown option; if it is a setting, the error explains KEY=VALUE."""
+    from gpupipe.config.loader_config import LoaderConfig
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    part = name.partition(".")[0]
+    if part not in (*LoaderConfig.model_fields, "data", "pipeline", "batch", "loader"):
+        return error
+    rule = f"no option '{error.option_name}': a setting has no dashes"
+    return click.UsageError(f"{rule}: write {name}=VALUE after the config", error.ctx)
+
+
+def add_examples(group: click.Group) -> None:
+    """Add to the help of each command its example."""
+    for examples in SECTIONS.values():
+        for name, arguments in examples.items():
+            group.commands[name].epilog = f"Example: gpupipe {name} {arguments}".rstrip()
