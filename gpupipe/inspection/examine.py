@@ -1,10 +1,10 @@
 """Examines one image file: header, damage, statistics of its pixels, and two hashes.
 
 The statistics and the perceptual hash are computed from a reduced image: the sides are divided by
-1, 2, 4 or 8, so that the shorter one keeps at least 256 pixels. A JPEG is decoded at that size,
+1, 2, 4 or 8, so that the shorter one keeps at least 128 pixels. A JPEG is decoded at that size,
 with fewer coefficients of its cosine transform; every byte is still decoded. On photographs of 640
-to 1,920 pixels, half of the sides changes no mean by more than 0.0001 of the range, and the
-standard deviation by 1 %; the resize of training does the same.
+to 1,920 pixels, that changed no mean by more than 0.0002 of the range, and made the standard
+deviation up to 5 % smaller. The resize of training does the same.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FACTS = np.dtype(
 - has_pixels: Whether the file was decoded, so that digest, hash, mean and square are there.
 """
 _HEAD, _TAIL = 65536, 64
-_MIN_SIDE = 256
+_MIN_SIDE, _HASHED_SIDE = 128, 64
 _LEVELS = np.arange(256, dtype=np.float64)
 
 
@@ -197,5 +197,6 @@ def _hash_image(image: Any) -> int:
     """Return the perceptual hash of an image: 64 signs of its lowest frequencies."""
     import imagehash
 
-    bits = imagehash.phash(image).hash
+    gray = image.convert("L")
+    bits = imagehash.phash(gray.reduce(max(1, min(gray.size) // _HASHED_SIDE))).hash
     return int.from_bytes(np.packbits(bits).tobytes(), "big")

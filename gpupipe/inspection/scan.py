@@ -33,7 +33,7 @@ from gpupipe.runtime.files import cache_dir, write_atomically
 from gpupipe.runtime.progress import Progress
 from gpupipe.runtime.ranks import cores
 
-_VERSION = 1
+_VERSION = 2
 """Changes with what `examine` computes: older parts are then not used."""
 _ROWS, _MIN_ROWS, _PARTS = 256, 8, 64
 """The most and the fewest rows of a part. A small data set has 64 parts, for all cores."""

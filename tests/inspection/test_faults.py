@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import re
 from pathlib import Path
 
 from PIL import Image
 
 from gpupipe import config as configs
-from gpupipe.inspection.findings import find_all
+from gpupipe.inspection import report
+from gpupipe.inspection.findings import as_json, find_all
 from gpupipe.inspection.scan import scan
 from gpupipe.runtime.progress import ignore_progress
 from helpers.coco_files import document, write
@@ -27,11 +31,12 @@ def test_wrong_annotations_are_found_each_in_its_image(tmp_path: Path) -> None:
     data = {"source": "coco", "root": f"{tmp_path}/images", "annotations": str(file)}
     config = configs.read({"data": data, "pipeline": ["decode"], "loader": {"batch_size": 2}})
     scanned = scan("train", config, config.source.index(), True, ignore_progress)
+    findings = find_all([scanned])
     found = {
         finding.kind: {
             group[0].full_name.removeprefix("train: "): group[0].why for group in finding.groups
         }
-        for finding in find_all([scanned])
+        for finding in findings
     }
     assert list(found["sizes"]) == ["004.jpg"]
     assert "30 x 40" in found["sizes"]["004.jpg"]
@@ -43,3 +48,16 @@ def test_wrong_annotations_are_found_each_in_its_image(tmp_path: Path) -> None:
         "unknown class" in found["annotations"]["003.jpg"]
         or "99" in found["annotations"]["003.jpg"]
     )
+    page = report.write(tmp_path / "out", "c", as_json([scanned], findings), findings)
+    alts = re.findall(r'<img alt="train: (\d+).jpg" src="data:image/jpeg;base64,', page.read_text())
+    assert len(alts) == sum(finding.count for finding in findings)
+    boxes = sample_picture(page, "002")  # teal, with outlines of other colours
+    assert len(boxes.getcolors(1 << 16)) > 20
+
+
+def sample_picture(page: Path, name: str) -> Image.Image:
+    """The first picture of a sample in a page."""
+    content = re.search(rf'<img alt="train: {name}.jpg" src="[^,]+,([^"]+)"', page.read_text())
+    assert content is not None
+    with Image.open(io.BytesIO(base64.b64decode(content[1]))) as picture:
+        return picture.convert("RGB")
