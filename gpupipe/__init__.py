@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gpupipe.remote_loader import ServerDataStream, connect
     from gpupipe.server.start import start_server
     from gpupipe.torchvision_adapter.adapter import from_torchvision
+    from gpupipe.ultralytics_adapter.adapter import from_ultralytics
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ _MODULES = {
     "connect": "gpupipe.remote_loader",
     "ServerDataStream": "gpupipe.remote_loader",
     "from_albumentations": "gpupipe.albumentations_adapter.adapter",
+    "from_ultralytics": "gpupipe.ultralytics_adapter.adapter",
     "from_torchvision": "gpupipe.torchvision_adapter.adapter",
     "show": "gpupipe.bench.grid",
     "start_server": "gpupipe.server.start",
@@ -73,6 +75,7 @@ __all__ = [
     "connect",
     "from_albumentations",
     "from_torchvision",
+    "from_ultralytics",
     "load",
     "show",
     "start_server",
