@@ -241,6 +241,7 @@ class Loader:
         self.engine.close()
         for entry in self.config.pipeline.entries:
             entry.step.release()
+        self.mixer.release()
         if self._population is not None:
             self._population.close()
 

@@ -88,9 +88,11 @@ class BatchStep(BaseStep):
                 `others` for the axes that are neither spatial nor C.
             labels: Soft labels, float32 (B, classes): the share of each class, one-hot before the
                 first step.
-            p: This batch's entry of each array that `sample` returned, and "shift". A step mixes
-                sample i with sample i - shift, so that neighbouring views of one sample do not mix;
-                if shift is 0, it mixes nothing. See `find_shift` in gpupipe.batch_stage.stage.
+            p: This batch's entry of each array that `sample` returned, "shift" and "memory". A step
+                mixes sample i with sample i - shift, so that neighbouring views of one sample do
+                not mix; if shift is 0, it mixes nothing. See `find_shift` in
+                gpupipe.batch_stage.stage. `memory.allocate_like(images[name])` returns memory of
+                earlier batches for a result, which takes less time than new memory.
 
         Returns:
             The processed fields and labels, with the same shapes and dtypes.

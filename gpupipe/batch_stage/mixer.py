@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
 from gpupipe.errors import ConfigError, ShapeError, counted
-from gpupipe.pipeline.step import StepIncompatibleError
+from gpupipe.pipeline.step import Params, StepIncompatibleError
 from gpupipe.pipeline.tensors import from_steps, to_steps
+from gpupipe.runtime.batch_memory import BatchMemory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+_SPARE = 2
+"""How many unused results of each field are kept for later batches: one may be in use."""
 _BATCH = "*"
 """The letter of the batch axis in a layout; no other axis has it."""
 
@@ -40,6 +43,11 @@ class BatchMixer:
     def __init__(self, stage: BatchStage, seed: int, classes: Sequence[str]) -> None:
         self.stage, self._seed = stage, seed
         self.num_classes = stage.num_classes or len(classes)
+        self._memory = BatchMemory(_SPARE * len(stage.main))
+
+    def release(self) -> None:
+        """Free the memory that is kept for the results of later batches."""
+        self._memory.release()
 
     def mix(
         self, epoch: int, ids: NDArray[np.int64], batch: dict[str, Tensor]
@@ -63,7 +71,8 @@ class BatchMixer:
         self._check_labels(batch["label"])
         mixed = batch | {"label": to_soft_labels(batch["label"], self.num_classes)}
         for entry in self.stage.at_epoch(epoch).entries:
-            mixed |= _run(entry, self._seed, epoch, ids, mixed)
+            parameters = entry.parameters(self._seed, epoch, ids) | {"memory": self._memory}
+            mixed |= _run(entry, parameters, mixed)
         return mixed
 
     def _check_labels(self, labels: Tensor) -> None:
@@ -86,11 +95,8 @@ def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
     return rows.scatter_(1, labels.long().unsqueeze(1), 1.0)
 
 
-def _run(
-    entry: BatchEntry, seed: int, epoch: int, ids: NDArray[np.int64], batch: dict[str, Tensor]
-) -> dict[str, Tensor]:
+def _run(entry: BatchEntry, parameters: Params, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """Run one step, and return its output: the fields that it works on, and "label"."""
-    parameters = entry.parameters(seed, epoch, ids)
     layouts = {name: f"{_BATCH}{layout}" for name, layout in entry.layouts.items()}
     images = {name: to_steps(batch[name], layout) for name, layout in layouts.items()}
     try:

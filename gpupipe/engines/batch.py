@@ -1,45 +1,24 @@
-"""What all engines share to make a batch: its format, reusable memory, labels, a check of shapes.
+"""What all engines share to make a batch: its format, labels, a check of shapes."""
 
-New memory for a large batch costs as much time as the work on the batch, because the system clears
-each page at its first use. So BatchMemory keeps the blocks that no tensor refers to any more, and
-uses them for new batches.
-
-A block is in use while any tensor over it lives. Views, slices and NumPy arrays share the tensor's
-storage, also in other threads, and the storage refers to one NumPy array over the block. When that
-array is freed, its block returns to the pool. So a batch that the user keeps is never overwritten.
-A forked child has its own copy of the pool and of all blocks. Pickling copies the pixels.
-
-Batches differ in size if samples differ, if a schedule changes their size, and at the end of an
-epoch. So a batch may use a block of up to twice its size. If too many blocks are unused, the pool
-drops the one that has been unused longest.
-"""
-
-import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gpupipe.annotations.batch_annotations import OFFSETS
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, Job
 from gpupipe.errors import ShapeError
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.memory import to_device
 from gpupipe.sampling.sampler import Plan
 
 Shapes = dict[str, tuple[int, ...]]
 """The shape of each field of one delivered sample, by field name."""
-Block = NDArray[np.uint8]
 SHAPES = ".shapes"
 """The suffix of the shapes of samples that differ in size; their elements have VALUES."""
 _PART_BYTES = 1 << 20
 """About how many bytes of results `convert_in_parts` computes at a time, to stay in the cache."""
-_MAX_WASTE = 2
-"""The maximum size of a batch's block, as a multiple of the batch's size."""
 
 
 @dataclass(frozen=True)
@@ -68,77 +47,6 @@ class DeliveryFormat:
             None if spec.encoded else spec.layout,
             job.loader.memory_format == "channels_last" and spec.encoded,
         )
-
-
-def new_block(size: int) -> Block:
-    """Return new memory of `size` bytes."""
-    return np.empty(size, np.uint8)
-
-
-def new_pinned_block(size: int) -> Block:
-    """Return new page-locked memory of `size` bytes, which allows asynchronous copies to a GPU."""
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
-
-
-class BatchMemory:
-    """Allocates the memory of batches, from a pool of blocks that are used again.
-
-    Args:
-        spare: The maximum number of unused blocks in the pool.
-        new: Returns a new block of the given number of bytes.
-    """
-
-    def __init__(self, spare: int, new: Callable[[int], Block] = new_block) -> None:
-        self._spare, self._new = spare, new
-        self._free: deque[Block] = deque()
-        """The unused blocks. The one that has been unused longest comes first."""
-
-    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return an uninitialised tensor in memory that no other tensor uses."""
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if not size:
-            return torch.empty(shape, dtype=dtype)
-        block = self._take(size)
-        # A view of this view would keep `block` alive, but not `owner`: hand out tensors only.
-        owner = block[:size]
-        returning = weakref.finalize(owner, self._return, block)
-        returning.atexit = False
-        return torch.from_numpy(owner).view(dtype).view(shape)
-
-    def count_free(self) -> int:
-        """Return the number of unused blocks in the pool."""
-        return len(self._free)
-
-    def release(self) -> None:
-        """Free all unused blocks; from now on, free each block as soon as no tensor uses it."""
-        self._spare = 0
-        self._free.clear()
-
-    def _take(self, size: int) -> Block:
-        """Return a block for `size` bytes: the smallest unused block that fits, or a new one.
-
-        Of several blocks of that size, it returns the one that was in use last.
-        """
-        unused = []
-        with suppress(IndexError):
-            while True:
-                unused.append(self._free.pop())
-        fitting = [n for n, block in enumerate(unused) if size <= len(block) <= _MAX_WASTE * size]
-        smallest = min(fitting, key=lambda n: len(unused[n]), default=None)
-        block = self._new(size) if smallest is None else unused.pop(smallest)
-        self._free.extend(reversed(unused))
-        return block
-
-    def _return(self, block: Block) -> None:
-        """Put a block into the pool, and drop the blocks beyond `spare`, the longest unused first.
-
-        `weakref.finalize` calls this when the block's last tensor is freed: on any thread, even
-        during another method of this class. So this method takes no lock.
-        """
-        self._free.append(block)
-        with suppress(IndexError):
-            while len(self._free) > self._spare:
-                self._free.popleft()
 
 
 def convert_in_parts(

@@ -22,9 +22,10 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.base import Batch, Job
-from gpupipe.engines.batch import BatchMemory, convert_in_parts, stays_on_cpu
+from gpupipe.engines.batch import convert_in_parts, stays_on_cpu
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec, Step
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.installation import find_extension
 from gpupipe.runtime.memory import on_stream
 from gpupipe.sampling.sampler import Plan

@@ -17,7 +17,7 @@ from gpupipe.dataset.index import build_empty
 from gpupipe.engines import batch as batch_module
 from gpupipe.engines import last_steps
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch import BatchMemory, convert_in_parts
+from gpupipe.engines.batch import convert_in_parts
 from gpupipe.engines.last_steps import (
     BatchFinisher,
     find_tail,
@@ -25,6 +25,7 @@ from gpupipe.engines.last_steps import (
     make_coefficients,
     make_table,
 )
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.sampling.sampler import Plan
 
 FLOATS: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": True}}

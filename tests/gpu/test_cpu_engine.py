@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpupipe.engines.batch import BatchMemory, new_pinned_block
+from gpupipe.runtime.batch_memory import BatchMemory, new_pinned_block
 from helpers.either_device import DEVICE, TYPE
 from helpers.loaders import load
 

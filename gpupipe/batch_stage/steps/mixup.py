@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch
 from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.schema.field_types import Positive, Probability
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class Mixup(BatchStep):
         return {"lam": symmetric_beta(u, self.alpha)}
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
-        lam, shift = float(p["lam"]), p["shift"]
-        mixed = {name: mix_with_earlier(image, lam, shift) for name, image in images.items()}
+        lam, shift, memory = float(p["lam"]), p["shift"], p.get("memory")
+        mixed = {name: mix_with_earlier(x, lam, shift, memory) for name, x in images.items()}
         return mixed, mix_with_earlier(labels, lam, shift)
 
 
@@ -110,8 +111,8 @@ class Cutmix(BatchStep):
         _check_sizes(sizes)
         height, width = next(iter(sizes.values()))
         box, lam = find_box(height, width, p)
-        shift = p["shift"]
-        pasted = {name: paste_from_earlier(image, box, shift) for name, image in images.items()}
+        shift, memory = p["shift"], p.get("memory")
+        pasted = {name: paste_from_earlier(x, box, shift, memory) for name, x in images.items()}
         return pasted, mix_with_earlier(labels, lam, shift)
 
 
@@ -168,7 +169,9 @@ def _check_sizes(sizes: Mapping[str, tuple[int | None, ...]]) -> None:
         )
 
 
-def mix_with_earlier(x: Tensor, share: float, shift: int) -> Tensor:
+def mix_with_earlier(
+    x: Tensor, share: float, shift: int, memory: BatchMemory | None = None
+) -> Tensor:
     """Mix each sample i with sample i - `shift`, with the weights `share` and 1 - `share`.
 
     That is `share * x + (1 - share) * x.roll(shift, 0)`, as torchvision's MixUp computes it with a
@@ -178,29 +181,33 @@ def mix_with_earlier(x: Tensor, share: float, shift: int) -> Tensor:
         x: Floats (B, ...).
         share: The weight of each sample itself, 0 to 1.
         shift: 1 to B - 1; or 0, which returns `x` itself.
+        memory: Allocates the result; None for new memory.
     """
     import torch
 
     if not shift:
         return x
-    mixed = torch.empty_like(x)
+    mixed = torch.empty_like(x) if memory is None else memory.allocate_like(x)
     torch.lerp(x[-shift:], x[:shift], share, out=mixed[:shift])
     torch.lerp(x[:-shift], x[shift:], share, out=mixed[shift:])
     return mixed
 
 
-def paste_from_earlier(x: Tensor, box: tuple[int, int, int, int], shift: int) -> Tensor:
+def paste_from_earlier(
+    x: Tensor, box: tuple[int, int, int, int], shift: int, memory: BatchMemory | None = None
+) -> Tensor:
     """Return a copy of `x` in which the box of sample i comes from sample i - `shift`.
 
     Args:
         x: (B, ..., H, W), of any dtype.
         box: (left, top, right, bottom) in pixels; right and bottom are exclusive.
         shift: 1 to B - 1; or 0, which returns `x` itself.
+        memory: Allocates the result; None for new memory.
     """
     if not shift:
         return x
     left, top, right, bottom = box
-    mixed = x.clone()
+    mixed = x.clone() if memory is None else memory.allocate_like(x).copy_(x)
     mixed[:shift, ..., top:bottom, left:right] = x[-shift:, ..., top:bottom, left:right]
     mixed[shift:, ..., top:bottom, left:right] = x[:-shift, ..., top:bottom, left:right]
     return mixed

@@ -25,5 +25,6 @@ class RandomStepChoice(BatchContainer, WeightedChoice):
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         number = int(p["choice"])
-        chosen = {"shift": p["shift"], **select_params(number, p)}
+        shared = {name: p[name] for name in ("shift", "memory") if name in p}
+        chosen = shared | select_params(number, p)
         return self.transforms[number].step.torch(images, labels, chosen)

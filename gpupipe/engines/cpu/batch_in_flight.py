@@ -20,7 +20,7 @@ from gpupipe.dataset.mapped_files import MappedFiles
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
 from gpupipe.engines.base import Batch, Job
-from gpupipe.engines.batch import BatchMemory, Shapes
+from gpupipe.engines.batch import Shapes
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
@@ -30,6 +30,7 @@ from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, StepError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime import tracing
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 

@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 
 from gpupipe.augment import noise
 from gpupipe.dataset.spec import canonical_layout
-from gpupipe.engines.batch import BatchMemory, DeliveryFormat, flatten
+from gpupipe.engines.batch import DeliveryFormat, flatten
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor, view_as_array
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Stage
 from gpupipe.engines.last_steps import Conversions, make_table
 from gpupipe.pipeline.tensors import from_steps, to_steps
+from gpupipe.runtime.batch_memory import BatchMemory
 
 _DTYPES = ("uint8", "float16", "float32", "float64", "bfloat16")
 

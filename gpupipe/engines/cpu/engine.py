@@ -27,14 +27,7 @@ from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
-from gpupipe.engines.batch import (
-    BatchMemory,
-    check_shapes,
-    labels_and_values,
-    new_block,
-    new_pinned_block,
-    shapes_as_tensors,
-)
+from gpupipe.engines.batch import check_shapes, labels_and_values, shapes_as_tensors
 from gpupipe.engines.cpu.batch_in_flight import (
     BatchInFlight,
     BatchResult,
@@ -45,6 +38,7 @@ from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.spec_checks import is_picture
+from gpupipe.runtime.batch_memory import BatchMemory, new_block, new_pinned_block
 from gpupipe.runtime.installation import import_torchvision
 from gpupipe.runtime.memory import on_stream, record_stream, to_device
 from gpupipe.runtime.tracing import span

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.base import DrawnStep, Job, Operator
-from gpupipe.engines.batch import BatchMemory, DeliveryFormat
+from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu import (
     any_channel_kernels,
     color_stages,
@@ -31,6 +31,7 @@ from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.failures import is_foreign
 from gpupipe.runtime.installation import has_opencv
 from gpupipe.sampling.sampler import Plan

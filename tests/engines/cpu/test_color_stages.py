@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional as F
 
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA, ColorFunction, ColorValue
-from gpupipe.engines.batch import BatchMemory, DeliveryFormat
+from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import find_rules
@@ -26,6 +26,7 @@ from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.stages import create_native
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.steps.color_jitter import ColorJitter, RandomPhotometricDistort
 from helpers.color_stages import Change, change, create_stage, draw_changes, reference
 from helpers.kernel_arguments import picture

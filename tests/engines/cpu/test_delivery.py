@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.batch import BatchMemory, DeliveryFormat
+from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.ops import as_tensor
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.installation import find_extension
 from helpers.loaders import loading
 from helpers.reference import by_id, operators

@@ -13,8 +13,8 @@ import torch
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch import BatchMemory, Block, new_block
 from gpupipe.engines.cpu.engine import CpuEngine, GpuCopier
+from gpupipe.runtime.batch_memory import BatchMemory, Block, new_block
 from gpupipe.runtime.memory import to_device
 from helpers import forked_python
 from helpers.every_step import FEW_PIXELS, LINEAR, POLICIES, STEPS

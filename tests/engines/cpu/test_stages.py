@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.batch import BatchMemory, DeliveryFormat
+from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.ops import as_tensor
@@ -16,6 +16,7 @@ from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.stages import create_native, create_program, run_native
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
+from gpupipe.runtime.batch_memory import BatchMemory
 from helpers.kernel_arguments import picture
 
 pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
