@@ -81,7 +81,8 @@ class BatchMemory:
 
         if tensor.device.type != "cpu":
             return torch.empty_like(tensor)
-        order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+        strides = tensor.stride()
+        order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
         packed = self.allocate(tuple(tensor.shape[axis] for axis in order), tensor.dtype)
         return packed.permute([order.index(axis) for axis in range(tensor.dim())])
 

@@ -26,5 +26,5 @@ class RandomStepChoice(BatchContainer, WeightedChoice):
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         number = int(p["choice"])
         shared = {name: p[name] for name in ("shift", "memory") if name in p}
-        chosen = shared | select_params(number, p)
+        chosen = {**shared, **select_params(number, p)}
         return self.transforms[number].step.torch(images, labels, chosen)
