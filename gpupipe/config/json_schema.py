@@ -38,7 +38,7 @@ Schema = dict[str, Any]
 INTERPOLATION: Schema = {"type": "string", "pattern": r"\$\{"}
 """The schema of a text with ${...}, which may replace any value."""
 _UNUSED_KEYS = ("title", "ge")
-"""Keys that pydantic adds, and JSON Schema does not use."""
+"""Keys that pydantic adds, and no editor needs: its titles of models are names of classes."""
 _KEPT = ("description", "default")
 """Keys that stay beside the `anyOf` of a value: editors show them."""
 
@@ -107,8 +107,8 @@ def describe_model(
         ref_template=f"#/$defs/{name}.{{model}}", schema_generator=_YamlForms
     )
     for title, part in schema.pop("$defs", {}).items():
-        definitions[f"{name}.{title}"] = _widen(part, number_forms)
-    return _widen(schema, number_forms)
+        definitions[f"{name}.{title}"] = _widen(part, number_forms) | {"title": title}
+    return _widen(schema, number_forms) | {"title": name.rpartition(".")[2]}
 
 
 def _widen(schema: Schema, number_forms: Sequence[Mapping[str, Any]]) -> Schema:
@@ -146,8 +146,13 @@ def make_schema(kind: Kind) -> Schema:
     if kind == "pipeline":
         return head | {"$defs": definitions} | pipeline
     _add_steps(definitions, "batch_step", BATCH_STEPS, BatchContainer)
-    names = yaml_files.names("pipelines")
-    by_name = {"type": "string", "examples": names, "description": "A name, or a path of a file."}
+    by_name = {
+        "description": "A name, or a path of a file.",
+        "anyOf": [
+            {"enum": yaml_files.names("pipelines")},
+            {"type": "string", "pattern": r"\.ya?ml$|\$\{"},
+        ],
+    }
     parts = {
         "data": _data(definitions),
         "pipeline": {"anyOf": [by_name, *pipeline["anyOf"]]},
@@ -194,7 +199,7 @@ def _find_all(registry: Any) -> Iterator[tuple[str, Any]]:
 
 def _add_steps(definitions: Schema, kind: str, registry: Any, container: type[Any]) -> None:
     """Add to `definitions` the schema of each step in `registry`, and of an item in a step list."""
-    properties, plain = {}, []
+    properties, plain = {}, {}
     for name, model in _find_all(registry):
         schema = describe_model(f"{kind}.{name}", model, definitions, [_SCHEDULE])
         fields = schema.setdefault("properties", {})
@@ -208,12 +213,18 @@ def _add_steps(definitions: Schema, kind: str, registry: Any, container: type[An
         definitions[f"{kind}.{name}"] = schema
         reference = {"$ref": f"#/$defs/{kind}.{name}"}
         properties[name] = {"description": _summary(model), "allOf": [reference]}
-        if not schema.get("required"):
-            plain.append(name)
-            nothing_or_keys = {"anyOf": [reference, {"type": "null"}]}
+        if required := schema.get("required"):
+            # What an editor inserts: the step with its first parameter.
+            properties[name]["defaultSnippets"] = [{"body": f"{{{required[0]}: $1}}"}]
+        else:
+            plain[name] = _summary(model)
+            nothing_or_keys: Schema = {"anyOf": [reference, {"type": "null"}], "doNotSuggest": True}
             properties[name] = {"description": _summary(model), **nothing_or_keys}
-    item = _object(properties) | {"minProperties": 1, "maxProperties": 1}
-    definitions[kind] = {"anyOf": [{"type": "string", "enum": plain}, item, INTERPOLATION]}
+    item = _object(properties) | {"title": "step", "minProperties": 1, "maxProperties": 1}
+    by_name = {"type": "string", "enum": [*plain], "enumDescriptions": [*plain.values()]}
+    forms = [by_name, item, INTERPOLATION]
+    # An error in a mapping is then that of the mapping, and not that it is no string.
+    definitions[kind] = {"if": {"type": "object"}, "then": item, "else": {"anyOf": forms}}
 
 
 def _pipeline(definitions: Schema) -> Schema:
@@ -249,7 +260,12 @@ def _loader(definitions: Schema) -> Schema:
     schema = describe_model("loader", LoaderConfig, definitions)
     properties = schema["properties"]
     engines = [AUTO, *ENGINES.names()]
-    device = {"pattern": r"^(auto|cpu|(gpu|cuda)(:\d+)?)$|\$\{", "type": "string"}
+    device = {
+        "anyOf": [
+            {"enum": ["auto", "cpu", "gpu", "gpu:0", "cuda", "cuda:0"]},
+            {"type": "string", "pattern": r"^(gpu|cuda):\d+$|\$\{"},
+        ]
+    }
     values: dict[str, Schema] = {
         "engine": {"anyOf": [{"enum": engines}, INTERPOLATION]},
         "decoder": {"anyOf": [{"enum": list_names()}, INTERPOLATION]},

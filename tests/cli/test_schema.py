@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from gpupipe.cli.app import main
@@ -96,7 +97,34 @@ def test_an_editor_marks_typos_completes_and_explains(
     steps = tmp_path / "configs" / "steps.yaml"
     steps.write_text("\n".join(TEXT.splitlines()[:4]) + "\n  - \n")
     editor.open(steps)
-    assert {"random_affine", "resize", "color_jitter"} <= set(editor.complete(steps, 4, 4))
+    offered = editor.find_insertions(steps, 4, 4)
+    assert (offered["random_affine"], offered["decode"]) == (
+        "random_affine: {degrees: $1}",
+        "decode",
+    )
+    for step in offered.values():
+        text = [*TEXT.splitlines()[:3], f"  - {step.replace('$1', '1')}"]
+        yaml.safe_load("\n".join(text))
+
+
+def test_an_editor_marks_names_and_says_no_more_than_them(
+    editor: LanguageServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "configs" / "mine.yaml"
+    head = TEXT.splitlines()[0] + "\ndata: {source: folder, root: x}\n"
+    for text, message in {
+        "pipeline:\n  - random_afine: {degrees: 5}": "Property random_afine is not allowed.",
+        "pipeline: imagenet_trian": '"imagenet_train"',
+        "pipeline: affine\nloader: {device: gpux}": '"gpu:0"',
+    }.items():
+        path.write_text(head + text + "\n")
+        (mark,) = editor.open(path)
+        assert message in mark["message"]
+        assert "gpupipe config" not in mark["message"]
+        path = path.with_name(f"{path.stem}_.yaml")
+    path.write_text(head + "pipeline: affine\nloader:\n  device: \n")
+    editor.open(path)
+    assert {"auto", "cpu", "gpu", "cuda", "gpu:0"} <= set(editor.complete(path, 4, 10))
 
 
 def test_the_shipped_files_have_no_mark(editor: LanguageServer, tmp_path: Path) -> None:

@@ -47,8 +47,12 @@ class LanguageServer:
 
     def complete(self, path: Path, line: int, column: int) -> list[str]:
         """Return the labels that are offered at a position."""
+        return list(self.find_insertions(path, line, column))
+
+    def find_insertions(self, path: Path, line: int, column: int) -> dict[str, str]:
+        """Return, for each label that is offered at a position, the text that it inserts."""
         found = self._at("textDocument/completion", path, line, column)
-        return [item["label"] for item in (found or {}).get("items", [])]
+        return {item["label"]: item["insertText"] for item in (found or {}).get("items", [])}
 
     def hover(self, path: Path, line: int, column: int) -> str:
         """Return the text that is shown at a position."""
