@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import agents
 import measurements
 import reference_cli
 import reference_models
@@ -44,6 +45,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
         files.append(File.generated(config, f"assets/{path.name}", abs_src_path=str(path)))
     for uri, write in _PAGES.items():
         files.append(File.generated(config, uri, content=write()))
+    files.append(File.generated(config, "llms.txt", content=agents.write_llms()))
     for name, content in step_pictures.draw_all():
         files.append(File.generated(config, f"reference/steps/{name}.jpg", content=content))
     for uri, content in repository_files.copy_linked(files, measurements.SOURCES):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from helpers import forked_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
@@ -45,6 +49,22 @@ def test_lfw(
     assert all(picture._repr_png_() for picture in pictures), "what a notebook displays"
     assert same is True
     assert "waiting for data: " in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::gpupipe.StandInWarning")
+def test_kill_in_mid_epoch(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lfw").symlink_to(faces)
+    monkeypatch.setenv("GPUPIPE_DATA", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(sys, "executable", forked_python.executable())
+    *_, undisturbed, runs, state, are_equal = run_cells(EXAMPLES / "kill_in_mid_epoch.ipynb")
+    assert undisturbed == 20
+    (killed, first), (again, second), (code, third) = runs
+    assert killed == again != code == 0
+    assert (first, second, third) == (7, 6, 7)
+    assert state["epoch"] == 0
+    assert are_equal is True
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
