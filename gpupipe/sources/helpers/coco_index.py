@@ -44,7 +44,7 @@ class CocoPart:
 
 @dataclass(frozen=True)
 class CocoChoices:
-    """What becomes of annotations; the source documents its options.
+    """How annotations are read; the source documents its options.
 
     Attributes:
         keeps_ids: Whether labels are the ids of categories.
@@ -67,7 +67,7 @@ def build_coco_index(root: str, parts: Sequence[CocoPart], choices: CocoChoices)
     Args:
         root: The folder of the images.
         parts: The files. All have the same categories.
-        choices: What becomes of annotations.
+        choices: How annotations are read.
 
     Raises:
         DataError: Two images have the same id or path, a category's id is no label, or no image is
