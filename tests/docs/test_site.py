@@ -114,7 +114,7 @@ def test_the_commands_have_no_empty_rows_and_begin_where_a_user_does(site: Path)
 
 def test_a_long_signature_has_one_argument_a_line(site: Path) -> None:
     text = read_text(site / "reference" / "api.html")
-    assert "load(\n    config: str | Path | Mapping[str, Any] | Config,\n    *overrides" in text
+    assert re.search(r"load\(\n    config: [^\n]+,\n    \*overrides: str,\n    progress", text)
 
 
 def test_the_search_has_no_sources_of_benchmarks_and_examples(site: Path) -> None:
