@@ -94,7 +94,7 @@ def list_ragged(pipeline: Pipeline) -> dict[str, Spec]:
         name: pipeline.annotations[field]
         for image in pipeline.fields
         for output in pipeline.views_of(image) or (image,)
-        for name, field in _names(pipeline, image, output).items()
+        for name, field in list_names(pipeline, image, output).items()
     }
 
 
@@ -104,18 +104,19 @@ def list_arrays(pipeline: Pipeline) -> list[str]:
     for image in pipeline.fields:
         if pipeline.annotations_of(image):
             outputs = pipeline.views_of(image) or (image,)
-            names += [_prefix(pipeline, image) + ORIG_SIZE]
-            names += [_prefix(pipeline, output) + TO_ORIGINAL for output in outputs]
+            names += [prefix_of(pipeline, image) + ORIG_SIZE]
+            names += [prefix_of(pipeline, output) + TO_ORIGINAL for output in outputs]
     return names
 
 
-def _names(pipeline: Pipeline, image: str, output: str) -> dict[str, str]:
+def list_names(pipeline: Pipeline, image: str, output: str) -> dict[str, str]:
     """Return for each field in a batch which annotations it holds, for one image or view."""
     prefix = "" if output == image else f"{output}_"
     return {prefix + name: name for name in pipeline.annotations_of(image)}
 
 
-def _prefix(pipeline: Pipeline, output: str) -> str:
+def prefix_of(pipeline: Pipeline, output: str) -> str:
+    """Return what "orig_size" and "to_original" of an image or view have before their names."""
     return "" if output == pipeline.main else f"{output}_"
 
 
@@ -157,7 +158,7 @@ def annotate(
         tracer = PointsTracer(Annotations(pixels, specs, len(size)), size, turned)
         if image in declared:
             _check_sizes(declared[image], stored)
-        values[_prefix(pipeline, image) + ORIG_SIZE] = stored
+        values[prefix_of(pipeline, image) + ORIG_SIZE] = stored
         _run(tracer, steps[image])
         views = pipeline.views_of(image)
         for output in views or (image,):
@@ -165,10 +166,10 @@ def annotate(
             if views:
                 _run(part, steps[output])
             assert part.annotations is not None
-            for name, field in _names(pipeline, image, output).items():
+            for name, field in list_names(pipeline, image, output).items():
                 rows[name] = part.annotations.delivered(field), part.annotations.offsets(field)
             if (matrix := part.to_original()) is not None:
-                values[_prefix(pipeline, output) + TO_ORIGINAL] = matrix
+                values[prefix_of(pipeline, output) + TO_ORIGINAL] = matrix
     _share_decided(pipeline, steps)
     parameters = {name: [drawn for _, drawn in of_field] for name, of_field in steps.items()}
     return BatchAnnotations(rows, values, parameters)

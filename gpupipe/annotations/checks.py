@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
-from gpupipe.annotations.batch_annotations import ImmovableError, annotate
+from gpupipe.annotations.batch_annotations import BatchAnnotations, ImmovableError, annotate
 from gpupipe.dataset.annotation_columns import AnnotationColumn
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem
@@ -18,7 +20,35 @@ _EXAMPLE_SIZE = (4096, 4096)
 def find_immovable(pipeline: Pipeline) -> Problem | None:
     """Return the first step that may move pixels in a way that annotations cannot follow, or None.
 
-    The steps run on a made-up sample without boxes and points. The pipeline must have annotations.
+    The pipeline must have annotations.
+    """
+    try:
+        _annotate_example(pipeline)
+    except ImmovableError as e:
+        return e.problem
+    return None
+
+
+def describe_values(pipeline: Pipeline) -> list[str]:
+    """Return name, dtype and shape of each array (B, ...) that comes with annotations.
+
+    Args:
+        pipeline: A pipeline with annotations that can follow all of its steps.
+    """
+    example = _annotate_example(pipeline)
+    return [
+        f"{name} {values.dtype} ({', '.join(['B', *map(str, values.shape[1:])])})"
+        for name, values in (example.values.items() if example else ())
+    ]
+
+
+def _annotate_example(pipeline: Pipeline) -> BatchAnnotations | None:
+    """Run all steps on a made-up sample without boxes and points.
+
+    Return None if they refuse it, whatever they draw.
+
+    Raises:
+        ImmovableError: A step may move pixels in a way that annotations cannot follow.
     """
     none = np.zeros(2, np.int64)
     pairs = [p for spec in pipeline.annotations.values() for p in _flip_pairs(spec)]
@@ -43,13 +73,8 @@ def find_immovable(pipeline: Pipeline) -> Problem | None:
             name: [(entry, entry.parameters(0, 0, ids)) for entry in pipeline.entries_on(name)]
             for name in (*pipeline.fields, *pipeline.views)
         }
-        try:
-            annotate(pipeline, columns, steps, sizes, upright, {})
-        except SampleIncompatibleError:
-            continue
-        except ImmovableError as e:
-            return e.problem
-        return None
+        with suppress(SampleIncompatibleError):
+            return annotate(pipeline, columns, steps, sizes, upright, {})
     return None
 
 

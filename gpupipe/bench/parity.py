@@ -1,6 +1,6 @@
 """Compares the pixels of the engines for the same samples and draws, step by step, in levels.
 
-After the last step it also compares boxes and points, in pixels.
+After the last step it also compares boxes and points with torchvision's functionals, in pixels.
 
 For uint8, a level is a difference of 1. For other dtypes, it is 1/255 of the range of the torch
 lowering's output.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from gpupipe.annotations.batch_annotations import list_ragged
+from gpupipe.annotations.batch_annotations import ORIG_SIZE, list_ragged, prefix_of
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.columns import read_bytes
@@ -41,6 +41,10 @@ Samples = Mapping[int, Mapping[str, "Tensor"]]
 MAX, MEAN = 1.0, 0.5
 """Limits in levels. If no step interpolates, MAX limits the largest difference of a pixel. If n
 steps interpolate, n * MEAN limits the mean difference.
+"""
+_PIXELS = 0.01
+"""The limit for boxes and points. Batches have them in float32, and torchvision computes some
+factors in it.
 """
 _LEVELS = 255
 _ROUNDING = 1e-3
@@ -75,7 +79,8 @@ class Agreement:
         step: The last step that was applied.
         mean: The mean difference over all pixels, in levels.
         max: The largest difference of one pixel, in levels.
-        psnr: The peak signal-to-noise ratio in dB; infinite for identical images.
+        psnr: The peak signal-to-noise ratio in dB; infinite for identical images, NaN for boxes
+            and points.
         limit: The largest difference allowed, in levels.
         limits_max: Whether `limit` applies to `max`; else it applies to `mean`.
         images: How many images both engines could read.
@@ -119,8 +124,8 @@ def measure(
         engine: The compared engine; by default the one that `auto` prefers.
 
     Yields:
-        One Agreement per step and device. After the last step, also one per field of boxes or
-        points.
+        One Agreement per step and device. After the last step, and after the last one of a view,
+        also one per field of boxes or points.
     """
     few, name = pick_samples(config, index, samples), engine or registry.find_preferred()
     entries, can_run = config.pipeline.entries, registry.find_reference().can_run
@@ -134,8 +139,8 @@ def measure(
             yield _measure_agreement(
                 device, reference.pipeline, _pick(expected, field), _pick(found, field), max_diff
             )
-            if end == count:
-                yield from _compare_annotations(device, reference.pipeline, expected, found)
+            if end == count or (field in config.pipeline.views and entries[end].field != field):
+                yield from _compare_annotations(device, reference, few, expected, found)
 
 
 def count_decoders(config: Config, index: Index, samples: int, engine: str) -> dict[str, int]:
@@ -231,24 +236,43 @@ def _pick(samples: Samples, field: str) -> Images:
 
 
 def _compare_annotations(
-    device: str, pipeline: Pipeline, expected: Samples, found: Samples
+    device: str, reference: Config, index: Index, expected: Samples, found: Samples
 ) -> Iterator[Agreement]:
     """Yield one Agreement for the boxes and points of each field, in pixels.
 
-    Engines share the code that moves coordinates. So all coordinates must be equal.
+    They are compared with torchvision's functionals. If it has none for a step, they are compared
+    with the torch lowering: engines share the code that moves coordinates, so all must be equal.
     """
+    pipeline = reference.pipeline
+    if not pipeline.annotations:
+        return
+    from gpupipe.bench.annotation_parity import compute_coordinates  # imports torchvision
+
+    ids = [id for id in expected if id in found]
+    sizes = {
+        name: np.stack([found[id][prefix_of(pipeline, name) + ORIG_SIZE].numpy() for id in ids])
+        for name in pipeline.fields
+        if ids and pipeline.annotations_of(name)
+    }
+    numbers, seed = np.array(ids, np.int64), reference.loader.seed
+    computed = compute_coordinates(pipeline, index, numbers, sizes, seed) if ids else {}
     for name, spec in list_ragged(pipeline).items():
         if spec.kind not in ("boxes", "points"):
             continue
-        pairs = [(expected[id][name], found[id][name]) for id in expected if id in found]
+        by_torchvision = computed.get(name)
+        ours = [found[id][name].double() for id in ids]
+        pairs = list(zip(by_torchvision or [expected[id][name] for id in ids], ours, strict=True))
         largest, mean = math.inf, math.inf
         if pairs and all(a.shape == b.shape for a, b in pairs):
-            differences = [_subtract(a.double(), b.double()) for a, b in pairs if a.numel()]
+            differences = [_subtract(a.double(), b) for a, b in pairs if a.numel()]
             largest = max((float(d.max()) for d in differences), default=0.0)
             count = max(sum(d.numel() for d in differences), 1)
             mean = sum(float(d.sum()) for d in differences) / count
-        psnr = math.inf if largest == 0 else 0.0
-        yield Agreement(device, f"all: {name}, in pixels", mean, largest, psnr, 0, True, len(pairs))
+        limit, against = _PIXELS, ""
+        if by_torchvision is None:
+            limit, against = 0.0, f", against {reference.loader.engine}"
+        step = f"all: {name}, in pixels{against}"
+        yield Agreement(device, step, mean, largest, math.nan, limit, True, len(pairs))
 
 
 def _measure_agreement(

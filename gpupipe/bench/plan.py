@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from gpupipe.annotations.batch_annotations import list_ragged
+from gpupipe.annotations.checks import describe_values
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.batch_stage.stage import count_pairs_of_one_sample, find_shift
 from gpupipe.bench.user_calls import describe_calls
@@ -192,6 +193,10 @@ def _batch(config: Config, index: Index) -> str:
     # Absent data have an index without samples. Boxes seldom come with a class of the sample.
     if index.has_labels and (len(index) or not pipeline.annotations):
         fields += [f"label {'float32 (B, classes)' if config.batch.entries else 'int64 (B,)'}"]
+    fields += [
+        f"{name} {values.dtype} ({', '.join(['B', *map(str, values.shape[1:])])})"
+        for name, values in index.values.items()
+    ]
     return ", ".join([*fields, *_annotations(config, index.classes)]) + equal
 
 
@@ -205,10 +210,12 @@ def _annotations(config: Config, classes: Sequence[str]) -> Iterator[str]:
             yield f"{name} list of {spec.dtype} ({', '.join(['N', *row])})"
         elif loader.targets == "padded":
             yield f"{name} {spec.dtype} ({', '.join(['B', 'N', *row])})"
+            if spec.annotation is not None and not spec.annotation.rows_with:
+                yield f"num_{name} int64 (B,)"
         else:
             yield f"{name} Ragged {spec.dtype} ({', '.join(['sum of N', *row])})"
     if pipeline.annotations:
-        yield "orig_size int64 (B, 2)"
+        yield from describe_values(pipeline)
     if loader.format == "torchvision":
         background = "torchvision's detectors count the background as 0"
         if is_zero_free(classes):

@@ -6,6 +6,7 @@ this module, for `new_table`. It therefore imports no slow module at its head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +187,7 @@ def parity_columns(engine: str) -> tuple[str, ...]:
 def parity_rows(agreements: Iterable[Agreement]) -> Iterator[list[str]]:
     """Yield one row per agreement, in the order of parity_columns."""
     for a in agreements:
-        psnr = "identical" if a.max == 0 else f"{a.psnr:.1f} dB"
+        psnr = "identical" if a.max == 0 else "" if math.isnan(a.psnr) else f"{a.psnr:.1f} dB"
         limit = f"{'largest' if a.limits_max else 'mean'} ≤ {a.limit:g}"
         verdict = "holds" if a.holds else "FAILS"
         yield [a.step, a.device, f"{a.mean:.3f}", f"{a.max:.1f}", psnr, limit, verdict]

@@ -12,9 +12,10 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 from gpupipe.dataset import array_index, class_folders
 from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.layout import default_layout, explain_wrong_layout
 from gpupipe.dataset.paths import check_manifest_path, explain_os_error, missing_folder, read_files
 from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, ignore_progress
-from gpupipe.dataset.spec import PAIR, Spec, default_layout, explain_wrong_layout
+from gpupipe.dataset.spec import PAIR, Spec
 from gpupipe.errors import DataError, counted
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.schema.field_types import expand_home

@@ -20,9 +20,10 @@ from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build, spans_of
 from gpupipe.dataset.labels import join_labels, number_classes
+from gpupipe.dataset.layout import default_layout
 from gpupipe.dataset.paths import missing_file, name_file
 from gpupipe.dataset.source import FileSource
-from gpupipe.dataset.spec import Spec, default_layout
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, counted
 from gpupipe.formats.list_values import ListValues
 from gpupipe.schema.field_types import WHOLE, expand_home

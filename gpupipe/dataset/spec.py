@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal
+
+from gpupipe.dataset.layout import (
+    KNOWN_AXES,
+    canonical_layout,
+    explain_wrong_layout,
+    spatial_axes,
+)
 
 FLOATS = ("float16", "float32", "bfloat16")
 ENCODED = "bytes"
 """The dtype of image files that are not decoded yet."""
 PAIR = "P"
 """The axis of length 2 that holds a complex number: its real part, then its imaginary part."""
-SPACES = ("DHW", "HW", "L")
-_DEFAULTS = ("", "L", "HW", "CHW", "CDHW")
-_KNOWN_AXES = "CDHWL"
-_FURTHER = "ABEFGIJKMNOQRSTUVXYZ"
 
 Kind = Literal["image", "mask", "array", "boxes", "points"]
 """The kind of a field. Steps may treat each kind differently.
@@ -197,7 +199,7 @@ class Spec:
     @property
     def other_sizes(self) -> Sizes:
         """The sizes of the axes that are neither channels nor spatial, in the order of `layout`."""
-        return tuple(self._size_of(axis) for axis in self.layout if axis not in _KNOWN_AXES)
+        return tuple(self._size_of(axis) for axis in self.layout if axis not in KNOWN_AXES)
 
     @property
     def space(self) -> str:
@@ -302,45 +304,3 @@ def _fits(shape: Sequence[int], sizes: Sizes) -> bool:
 
 def _show(sizes: Sizes) -> str:
     return f"({', '.join('?' if n is None else str(n) for n in sizes)})"
-
-
-def spatial_axes(layout: str) -> str:
-    """Return the spatial axes of a layout, such as "HW" for "CHW"."""
-    return "".join(axis for axis in layout if axis in "DHWL")
-
-
-@lru_cache(maxsize=256)
-def canonical_layout(layout: str) -> str:
-    """Return the order of the axes in the torch tensors that steps get, as letters.
-
-    First come axes that are neither C nor spatial, then C, then the spatial axes. The result always
-    has C. This axis has length 1 in the tensors if `layout` lacks it.
-    """
-    others = "".join(axis for axis in layout if axis not in _KNOWN_AXES)
-    return f"{others}C{spatial_axes(layout)}"
-
-
-def default_layout(axes: int) -> str:
-    """Return the default layout of arrays: "", L, HW, CHW or CDHW for 0 to 4 axes.
-
-    For more axes, the layout has letters that steps leave alone.
-    """
-    return _DEFAULTS[axes] if axes < len(_DEFAULTS) else _FURTHER[:axes]
-
-
-def explain_wrong_layout(layout: str, axes: int | None = None) -> str:
-    """Return why a layout is invalid for arrays with `axes` axes; "" if it is valid."""
-    if not all("A" <= axis <= "Z" for axis in layout) or len(set(layout)) < len(layout):
-        return (
-            f"layout is {layout!r}, but should be a letter from A to Z for each axis, each "
-            "another, such as CHW"
-        )
-    spatial = spatial_axes(layout)
-    if spatial and (spatial not in SPACES or spatial not in layout):
-        return (
-            f"layout is {layout!r}, but the axes of space should be HW, DHW or L, in this order "
-            "and next to each other"
-        )
-    if axes is not None and len(layout) != axes:
-        return f"layout is {layout!r}, for {len(layout)} axes, but the arrays have {axes}"
-    return ""

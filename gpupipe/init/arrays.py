@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gpupipe.dataset.layout import default_layout
 from gpupipe.dataset.paths import name_file
 from gpupipe.dataset.reading import map_file
-from gpupipe.dataset.spec import default_layout
 from gpupipe.formats import npy
 from gpupipe.init.detected import (
     TRAIN,

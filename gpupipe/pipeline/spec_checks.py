@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpupipe.dataset.spec import FLOATS, PAIR, Spec, spatial_axes
+from gpupipe.dataset.layout import spatial_axes
+from gpupipe.dataset.spec import FLOATS, PAIR, Spec
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.step import StepIncompatibleError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.dataset.spec import canonical_layout
+from gpupipe.dataset.layout import canonical_layout
 from gpupipe.runtime.memory import to_device
 
 if TYPE_CHECKING:

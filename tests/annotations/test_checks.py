@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gpupipe
-from gpupipe.annotations.checks import find_immovable
+from gpupipe.annotations.checks import describe_values, find_immovable
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema import yaml_files
@@ -63,3 +63,15 @@ def test_a_step_on_boxes_is_told_to_name_their_image() -> None:
         problem_of("decode", "resize: {size: 32, on: [image, boxes]}", annotations=SPECS)
     assert "p.yaml:2:" in str(error.value)
     assert "'boxes' goes through the steps of its image: write 'on: image'" in str(error.value)
+
+
+def test_the_arrays_that_come_with_annotations_are_known_before_any_is_read() -> None:
+    def values_of(*steps: str) -> list[str]:
+        text = "".join(f"- {step}\n" for step in steps)
+        return describe_values(
+            build_pipeline("p", yaml_files.parse(text, "p.yaml"), annotations=SPECS)
+        )
+
+    size, matrix = "orig_size int64 (B, 2)", "to_original float64 (B, 3, 3)"
+    assert values_of("decode", "random_rotation: {degrees: 9}") == [size, matrix]
+    assert values_of("decode", "random_perspective: {p: 0.1}") == [size]

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from gpupipe.dataset.spec import (
-    Spec,
-    canonical_layout,
-    default_layout,
-    explain_wrong_layout,
-    spatial_axes,
-)
+from gpupipe.dataset.spec import Spec
 
 
 def test_the_spec_of_arrays_has_the_size_of_each_axis() -> None:
@@ -31,14 +24,9 @@ def test_sizes_that_differ_between_samples_are_no_size() -> None:
     assert spec.with_size((8, None)).at_least == (8, 1)
 
 
-def test_axes_of_steps_are_others_then_channels_then_space() -> None:
-    assert canonical_layout("HWTC") == "TCHW"
-    assert canonical_layout("L") == "CL"
-    assert spatial_axes("TDHWC") == "DHW"
+def test_canonical_sizes_have_the_channels_first() -> None:
     assert Spec.of_array("uint8", (4, 6, 3), "HWC").canonical_sizes == (3, 4, 6)
     assert Spec.of_array("uint8", (4, 6), "HW").canonical_sizes == (1, 4, 6)
-    assert [default_layout(n) for n in range(5)] == ["", "L", "HW", "CHW", "CDHW"]
-    assert len(set(default_layout(8))) == 8
 
 
 def test_how_a_tensor_differs_is_said() -> None:
@@ -53,22 +41,3 @@ def test_how_a_tensor_differs_is_said() -> None:
         found = spec.describe_mismatch(tensor, spec.canonical_sizes)
         assert found.startswith(said)
         assert bool(found) == bool(said)
-
-
-@pytest.mark.parametrize(
-    ("layout", "axes", "said"),
-    [
-        ("CHW", 3, ""),
-        ("TLC", None, ""),
-        ("chw", 3, "a letter from A to Z"),
-        ("CC", 2, "each another"),
-        ("WH", 2, "in this order"),
-        ("HCW", 3, "next to each other"),
-        ("DHL", 3, "HW, DHW or L"),
-        ("CHW", 4, "for 3 axes, but the arrays have 4"),
-    ],
-)
-def test_layouts_that_are_wrong(layout: str, axes: int | None, said: str) -> None:
-    found = explain_wrong_layout(layout, axes)
-    assert said in found
-    assert bool(found) == bool(said)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from gpupipe.dataset.spec import Spec, default_layout
+from gpupipe.dataset.layout import default_layout
+from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.pipeline.tensors import from_steps, to_steps

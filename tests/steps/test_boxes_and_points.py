@@ -13,6 +13,7 @@ import torch
 from torchvision.tv_tensors import KeyPoints
 
 from gpupipe.annotations.points_tracer import PointsTracer
+from gpupipe.bench.torchvision_annotations import Annotated, move, wrap_boxes
 from gpupipe.dataset.annotation_columns import AnnotationColumn
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.annotations import Annotations
@@ -20,7 +21,6 @@ from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.entry import Entry
 from gpupipe.schema.document import Document
 from helpers.full_product import IS_FULL
-from helpers.torchvision_annotations import Annotated, move, wrap_boxes
 
 SAMPLES = 10_000 if IS_FULL else 200
 TOLERANCE = 1e-3

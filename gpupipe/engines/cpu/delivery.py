@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.augment import noise
-from gpupipe.dataset.spec import canonical_layout
+from gpupipe.dataset.layout import canonical_layout
 from gpupipe.engines.batch import DeliveryFormat, flatten
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor, view_as_array

@@ -24,7 +24,8 @@ from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values, stays_on_cpu
-from gpupipe.engines.dataloader.samples import Samples, WorkItem, choose_decoder
+from gpupipe.engines.dataloader.samples import Samples, choose_decoder
+from gpupipe.engines.dataloader.work_item import WorkItem
 from gpupipe.engines.dataloader.worker_death import WorkerCrashError, find_killers
 from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.errors import EngineError, counted

@@ -1,17 +1,15 @@
 """The worker's side of the DataLoader engine: turns one WorkItem into one batch.
 
-A work item holds columns and drawn parameters, so a worker needs neither the index nor
-random numbers. Start reading at `Samples.__getitem__`.
+Start reading at `Samples.__getitem__`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 # Steps use it: imported here in the parent, so that not every worker imports it.
@@ -19,17 +17,16 @@ import torchvision.transforms.v2.functional  # noqa: F401
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
-from gpupipe.annotations.batch_annotations import VALUES, BatchAnnotations
-from gpupipe.annotations.rows import UNKNOWN, AnnotationRows, find_orientations
+from gpupipe.annotations.batch_annotations import VALUES
 from gpupipe.dataset.columns import Column, as_array, read_bytes
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain, EncodedImage
+from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain
 from gpupipe.engines.batch import DeliveryFormat, flatten, shapes_as_tensors
-from gpupipe.errors import EngineError, StepError, describe_error
-from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.step import SampleIncompatibleError
+from gpupipe.engines.dataloader.annotator import Annotator
+from gpupipe.engines.dataloader.failed_samples import StepFailedError, for_each
+from gpupipe.engines.dataloader.work_item import Recipe, WorkItem, WorkResult, list_recipes
+from gpupipe.errors import EngineError, StepError
 from gpupipe.pipeline.tensors import from_steps, to_steps
-from gpupipe.runtime.failures import is_foreign, machine_failure
 from gpupipe.steps.decode import Decode
 
 if TYPE_CHECKING:
@@ -37,132 +34,11 @@ if TYPE_CHECKING:
 
     from gpupipe.config import LoaderConfig
     from gpupipe.engines.base import Job
-    from gpupipe.sampling.sampler import Plan
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class WorkItem:
-    """One batch of work for a worker.
-
-    Attributes:
-        columns: One column for each field of the pipeline, with a row for each sample of the batch.
-        parameters: Drawn parameters of each field and view, as parameters[field][step][name]:
-            arrays (B, ...).
-        phase: The position in Pipeline.phases of the pipeline that makes the batch.
-        annotations: The boxes and points of the samples; None if the data has none.
-        opened: The image files that the worker has opened already, by field and row.
-    """
-
-    columns: list[Column]
-    parameters: dict[str, list[dict[str, NDArray[Any]]]]
-    phase: int = 0
-    annotations: AnnotationRows | None = None
-    opened: dict[tuple[str, int], EncodedImage] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, job: Job, plan: Plan) -> WorkItem:
-        """Return the work item of a plan. Raises StepError if the code of a step fails."""
-        columns = [job.index.columns[name].take(plan.ids) for name in job.pipeline.fields]
-        parameters = {
-            name: [step.parameters for step in steps] for name, steps in job.steps_for(plan).items()
-        }
-        annotations = None
-        if job.pipeline.annotations:
-            annotations = AnnotationRows.of(job.index, job.pipeline, plan.ids)
-        return cls(columns, parameters, job.pipeline.phase_of(plan.epoch), annotations)
-
-    def select(self, rows: list[int]) -> WorkItem:
-        """Return a work item with only the samples in some rows of the batch."""
-        parameters = {
-            name: [{n: v[rows] for n, v in p.items()} for p in of_field]
-            for name, of_field in self.parameters.items()
-        }
-        columns = [column.take(np.array(rows, np.int64)) for column in self.columns]
-        annotations = self.annotations and self.annotations.select(rows)
-        opened = {
-            (name, n): self.opened[name, row]
-            for name in {name for name, _ in self.opened}
-            for n, row in enumerate(rows)
-            if (name, row) in self.opened
-        }
-        return WorkItem(columns, parameters, self.phase, annotations, opened)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a worker makes one field.
-
-    Attributes:
-        name: Name of the field.
-        steps: Steps to apply, in order; the first step of an image file decodes it. If an image
-            file has no steps, its bytes are delivered.
-        format: How the field is delivered.
-        views: How to make each view of this field from the output of `steps`. If the field has
-            views, they are delivered in its place.
-    """
-
-    name: str
-    steps: list[Entry]
-    format: DeliveryFormat
-    views: tuple[Recipe, ...] = ()
-
-    @property
-    def outputs(self) -> tuple[Recipe, ...]:
-        """The recipes whose outputs are delivered: the views, or this recipe if there are none."""
-        return self.views or (self,)
-
-    @property
-    def runs_foreign_steps(self) -> bool:
-        """Whether a step comes from another package. Such a step may change its input in place."""
-        steps = (entry.step for recipe in (self, *self.views) for entry in recipe.steps)
-        return any(is_foreign(type(step)) for step in steps)
 
 
 def choose_decoder(loader: LoaderConfig) -> str:
     """Return the name of the decoder that workers try first; "auto" is the reference decoder."""
     return REFERENCE if loader.decoder == AUTO else loader.decoder
-
-
-def _list_recipes(job: Job) -> list[Recipe]:
-    """Return the recipe of each field of a job."""
-
-    def create(name: str, views: tuple[Recipe, ...] = ()) -> Recipe:
-        return Recipe(name, job.pipeline.entries_on(name), DeliveryFormat.of(job, name), views)
-
-    return [
-        create(name, tuple(create(view) for view in job.pipeline.views_of(name)))
-        for name in job.pipeline.fields
-    ]
-
-
-@dataclass
-class WorkResult:
-    """What a worker returns for a WorkItem: the batch, and which samples failed.
-
-    Attributes:
-        fields: Tensors (B, ...) of the samples that did not fail. None if all samples failed, if
-            their shapes differ, or if the Samples were created with `deliver=False`.
-        failed: For each sample that failed: its position in the batch, and the reason.
-        shapes: Shapes of each sample that did not fail, by field, if the shapes differ; else empty.
-        error: An error that ends the iteration, because no sample caused it.
-        row: The position in the batch of the sample at which the code of a step failed, if known.
-        annotations: The boxes and points of the samples that did not fail; None without any.
-    """
-
-    fields: dict[str, Tensor] | None = None
-    failed: list[tuple[int, str]] = field(default_factory=list)
-    shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
-    error: EngineError | StepError | None = None
-    row: int | None = None
-    annotations: BatchAnnotations | None = None
-
-    def pin_memory(self) -> WorkResult:
-        """Pin the tensors, and return the result; torch's pinning thread calls this."""
-        if self.fields is not None:
-            self.fields = {name: tensor.pin_memory() for name, tensor in self.fields.items()}
-        return self
 
 
 class Samples(Dataset[WorkResult]):
@@ -175,16 +51,19 @@ class Samples(Dataset[WorkResult]):
     """
 
     def __init__(self, job: Job, deliver: bool = True, cache: DecodedCache | None = None) -> None:
-        self._phases = [_list_recipes(phase) for phase in job.list_phases()]
-        self._pipelines = job.pipeline.phases
+        self._phases = [list_recipes(phase) for phase in job.list_phases()]
         self._decoders = DecoderChain(choose_decoder(job.loader), job.max_pixels)
+        self._annotators = [
+            Annotator(pipeline, recipes, self._decoders, cache)
+            for pipeline, recipes in zip(job.pipeline.phases, self._phases, strict=True)
+        ]
         self._deliver, self._cache = deliver, cache
         self._may_differ = job.loader.shapes != "equal"
 
     def __getitem__(self, item: WorkItem) -> WorkResult:
         try:
             result, samples = self._make(item)
-        except _StepFailedError as e:
+        except StepFailedError as e:
             return WorkResult(error=e.error, row=e.row)
         except (EngineError, StepError) as e:
             return WorkResult(error=e)
@@ -212,89 +91,20 @@ class Samples(Dataset[WorkResult]):
         rows, failed = list(range(len(item.columns[0]))), dict[int, str]()
         annotations = None
         if item.annotations is not None:
-            rows, annotations = self._annotate(item, rows, failed)
+            rows, annotations = self._annotators[item.phase].annotate(item, rows, failed)
             item = item.select(rows)
         if annotations is not None:
             item = replace(item, parameters=dict(annotations.parameters))
         later: dict[int, str] = {}
         try:
-            made = _for_each(range(len(rows)), lambda n: self._sample(item, n), later)
-        except _StepFailedError as e:
-            raise _StepFailedError(e.error, rows[e.row]) from e
+            made = for_each(range(len(rows)), lambda n: self._sample(item, n), later)
+        except StepFailedError as e:
+            raise StepFailedError(e.error, rows[e.row]) from e
         failed |= {rows[n]: reason for n, reason in later.items()}
         if annotations is not None:
             annotations = annotations.select(list(made))
         result = WorkResult(failed=sorted(failed.items()), annotations=annotations)
         return result, list(made.values())
-
-    def _annotate(
-        self, item: WorkItem, rows: list[int], failed: dict[int, str]
-    ) -> tuple[list[int], BatchAnnotations | None]:
-        """Move the annotations of the samples through all steps, before any image is decoded.
-
-        Args:
-            item: The work item. Its image files are opened.
-            rows: The samples.
-            failed: The function adds why samples failed, by row.
-
-        Returns:
-            The samples that did not fail, and their annotations; None if all failed.
-        """
-        sizes = _for_each(rows, lambda row: self._find_sizes(item, row), failed)
-        pipeline = self._pipelines[item.phase]
-
-        def annotate(rows: list[int]) -> BatchAnnotations:
-            part = item.select(rows)
-            assert part.annotations is not None
-            steps = {
-                name: list(zip(pipeline.entries_on(name), drawn, strict=True))
-                for name, drawn in part.parameters.items()
-            }
-            of_part = {
-                name: np.array([sizes[row][name] for row in rows], np.float64)
-                for name in next(iter(sizes.values()))
-            }
-            known = {
-                name: [
-                    part.opened[name, n].header.orientation if (name, n) in part.opened else UNKNOWN
-                    for n in range(len(rows))
-                ]
-                for name in of_part
-            }
-            columns = dict(zip(pipeline.fields, part.columns, strict=True))
-            turned = find_orientations(pipeline, columns, np.arange(len(rows)), known)
-            return part.annotations.annotate(pipeline, steps, of_part, turned)
-
-        rows = list(sizes)
-        try:
-            return rows, annotate(rows) if rows else None
-        except SampleIncompatibleError:
-            rows = list(_for_each(rows, lambda row: annotate([row]), failed))
-            return rows, annotate(rows) if rows else None
-
-    def _find_sizes(self, item: WorkItem, row: int) -> dict[str, tuple[int, ...]]:
-        """Return [height, width] of each image of a sample after decoding, by field."""
-        sizes: dict[str, tuple[int, ...]] = {}
-        for recipe, column in zip(self._phases[item.phase], item.columns, strict=True):
-            first = recipe.steps[0].step if recipe.steps else None
-            if column.array is not None:
-                layout, shape = recipe.format.layout or "", column.array.shape_of(row)
-                axes = [layout.index(axis) for axis in "HW" if axis in layout]
-                sizes[recipe.name] = tuple(shape[axis] for axis in axes)
-            elif isinstance(first, Decode):
-                sizes[recipe.name] = self._find_size(recipe.name, first, column, row, item)
-        return sizes
-
-    def _find_size(
-        self, name: str, step: Decode, column: Column, row: int, item: WorkItem
-    ) -> tuple[int, ...]:
-        if self._cache is not None and name in self._cache.prefixes:
-            (cached,) = self._cache.get(name, column, [row])
-            if cached.pixels is not None:
-                return cached.size
-        image = self._decoders.open(read_bytes(column, row), step.options)
-        item.opened[name, row] = image
-        return image.size
 
     def _stack(self, tensors: list[Tensor], recipe: Recipe) -> Tensor:
         if not recipe.format.channels_last:
@@ -352,38 +162,6 @@ class Samples(Dataset[WorkResult]):
             return image
         parameters = _select_row(item.parameters[recipe.name][0], row)
         return first.torch(torch.from_numpy(data), parameters)  # type: ignore[no-any-return]
-
-
-class _StepFailedError(Exception):
-    """The code of a step failed at the sample in `row`."""
-
-    def __init__(self, error: StepError, row: int) -> None:
-        super().__init__(str(error))
-        self.error, self.row = error, row
-
-
-def _for_each(
-    rows: Iterable[int], make: Callable[[int], _T], failed: dict[int, str]
-) -> dict[int, _T]:
-    """Return `make(row)` for each row that does not fail; add to `failed` why the others did.
-
-    Raises:
-        EngineError: No sample is to blame.
-        _StepFailedError: The code of a step failed.
-    """
-    results = {}
-    for row in rows:
-        try:
-            results[row] = make(row)
-        except StepError as e:
-            raise _StepFailedError(e, row) from e
-        except EngineError:
-            raise
-        except (OSError, RuntimeError, ValueError, MemoryError) as e:
-            if failure := machine_failure(e):
-                raise EngineError(failure) from e
-            failed[row] = describe_error(e)
-    return results
 
 
 def _run_steps(

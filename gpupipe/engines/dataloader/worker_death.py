@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from gpupipe.engines.dataloader.samples import Samples, WorkItem
+from gpupipe.engines.dataloader.samples import Samples
+from gpupipe.engines.dataloader.work_item import WorkItem
 from gpupipe.errors import EngineError, counted
 from gpupipe.runtime.capability_probe import describe_exit
 from gpupipe.runtime.process import run_python

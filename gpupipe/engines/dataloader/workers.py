@@ -38,12 +38,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpupipe.engines.base import Job
-from gpupipe.engines.dataloader.samples import (
-    Samples,
-    WorkItem,
-    WorkResult,
-    limit_to_one_thread,
-)
+from gpupipe.engines.dataloader.samples import Samples, limit_to_one_thread
+from gpupipe.engines.dataloader.work_item import WorkItem, WorkResult
 from gpupipe.engines.dataloader.worker_death import (
     CRASHES,
     WorkerCrashError,

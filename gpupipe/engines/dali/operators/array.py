@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
-from gpupipe.dataset.spec import Spec, spatial_axes
+from gpupipe.dataset.layout import spatial_axes
+from gpupipe.dataset.spec import Spec
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.operators import dtypes, ops
 from gpupipe.engines.dali.operators.subgraph import Make, Subgraph, Value

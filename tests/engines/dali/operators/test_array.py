@@ -13,7 +13,8 @@ import pytest
 from nvidia.dali import types
 
 from gpupipe import config
-from gpupipe.dataset.spec import Spec, explain_wrong_layout
+from gpupipe.dataset.layout import explain_wrong_layout
+from gpupipe.dataset.spec import Spec
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.operators.array import (
     channel_layout,

@@ -1,6 +1,6 @@
-"""What torchvision's functionals make of boxes and points, for the parameters that a step drew.
+"""Moves boxes and points with torchvision's functionals, for the parameters that a step drew.
 
-It is the reference of the back end that moves coordinates. Everything is float64.
+This is the reference of the back end that moves coordinates. Everything is float64.
 """
 
 from __future__ import annotations
@@ -16,25 +16,31 @@ from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 from gpupipe.pipeline.container import NestedStep, select_params
 
+_ROUNDING = 1e-3
+"""Pixels."""
+
 
 @dataclass(frozen=True)
 class Annotated:
-    """The boxes and points of one image.
+    """The boxes and points of one image, which share rows.
 
     Attributes:
         boxes: (N, 4) float64, XYXY.
-        points: (N, K, 2) float64.
+        points: (N, K, 2) float64; K is 0 if there are no points.
         rows: The positions of these rows among the rows before the first step, (N,).
+        flip_pairs: Pairs of positions 0 to K - 1 of points that a horizontal flip swaps.
     """
 
     boxes: BoundingBoxes
     points: KeyPoints
     rows: torch.Tensor
+    flip_pairs: tuple[tuple[int, int], ...] = ()
 
     @property
     def size(self) -> tuple[int, int]:
         """[height, width] of the canvas."""
-        return self.points.canvas_size
+        height, width = self.points.canvas_size
+        return height, width
 
     def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Annotated:
         """Return the same rows after a functional of torchvision."""
@@ -48,11 +54,20 @@ class Annotated:
         """Return some of the rows."""
         boxes = wrap_boxes(self.boxes[is_kept], self.size, self.boxes.clamping_mode)
         points = KeyPoints(torch.Tensor(self.points)[is_kept], canvas_size=self.size)
-        return Annotated(boxes, points, self.rows[is_kept])
+        return replace(self, boxes=boxes, points=points, rows=self.rows[is_kept])
 
     def with_boxes(self, boxes: torch.Tensor) -> Annotated:
         """Return the rows with other coordinates of the boxes."""
         return replace(self, boxes=wrap_boxes(boxes, self.size, self.boxes.clamping_mode))
+
+    def flip(self, function: Callable[..., Any]) -> Annotated:
+        """Return the same rows after a flip, with left and right points swapped."""
+        flipped = self.apply(function)
+        order = list(range(self.points.shape[1]))
+        for one, other in self.flip_pairs:
+            order[one], order[other] = other, one
+        points = torch.Tensor(flipped.points)[:, order]
+        return replace(flipped, points=KeyPoints(points, canvas_size=self.size))
 
     def _canvas_after(self, function: Any, args: Any, kwargs: Any) -> tuple[int, int]:
         """The canvas that torchvision's functional makes of the canvas itself."""
@@ -62,6 +77,7 @@ class Annotated:
 
 
 def wrap_boxes(boxes: torch.Tensor, size: tuple[int, int], mode: str | None) -> BoundingBoxes:
+    """Return boxes XYXY on a canvas [height, width], with torchvision's clamping mode."""
     return BoundingBoxes(
         boxes.as_subclass(torch.Tensor), format="XYXY", canvas_size=size, clamping_mode=mode
     )
@@ -185,10 +201,16 @@ def _order(step: Any, p: Any, sample: Annotated) -> Annotated:
 
 
 def _sanitize_boxes(step: Any, p: Any, sample: Annotated) -> Annotated:
+    # torchvision's resize rounds its factor to float32, which may move a box beyond the border.
+    height, width = sample.size
+    limits = torch.tensor([width, height, width, height])
+    boxes = torch.Tensor(sample.boxes)
+    is_rounded = (boxes > limits) & (boxes < limits + _ROUNDING)
+    rounded = sample.with_boxes(torch.where(is_rounded, limits, boxes))
     _, is_valid = F.sanitize_bounding_boxes(
-        sample.boxes, min_size=step.min_size, min_area=step.min_area
+        rounded.boxes, min_size=step.min_size, min_area=step.min_area
     )
-    return sample.keep(is_valid)
+    return rounded.keep(is_valid)
 
 
 def _sanitize_points(step: Any, p: Any, sample: Annotated) -> Annotated:
@@ -225,10 +247,10 @@ _MOVES: dict[str, Callable[[Any, Any, Annotated], Annotated]] = {
     "pad": lambda step, p, sample: sample.apply(F.pad, list(step.padding)),
     "random_zoom_out": _zoom_out,
     "random_horizontal_flip": lambda step, p, sample: (
-        sample.apply(F.horizontal_flip) if p["flip"] else sample
+        sample.flip(F.horizontal_flip) if p["flip"] else sample
     ),
     "random_vertical_flip": lambda step, p, sample: (
-        sample.apply(F.vertical_flip) if p["flip"] else sample
+        sample.flip(F.vertical_flip) if p["flip"] else sample
     ),
     "random_affine": _affine,
     "random_rotation": _rotation,
@@ -245,13 +267,19 @@ _MOVES: dict[str, Callable[[Any, Any, Annotated], Annotated]] = {
 }
 
 
+def has_functionals(name: str) -> bool:
+    """Return whether `move` knows the step of this name."""
+    return name in _MOVES
+
+
 def move(name: str, step: Any, p: Any, sample: Annotated) -> Annotated:
-    """Return the annotations of one sample after a step.
+    """Return the annotations of one sample after a step that torchvision has functionals for.
 
     Args:
         name: The step's name.
         step: The step, resolved.
         p: The parameters of this sample, also those that the step decided.
-        sample: The boxes and points before the step.
+        sample: The boxes and points before the step. They are returned if `move` does not know the
+            step, as it should be for steps that change colours alone.
     """
-    return _MOVES[name](step, p, sample)
+    return _MOVES[name](step, p, sample) if name in _MOVES else sample
