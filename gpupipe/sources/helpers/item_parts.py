@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import ArrayLayout
 from gpupipe.dataset.given_dataset import describe_value
+from gpupipe.dataset.layout import default_layout
 from gpupipe.dataset.reading import Span, read_spans
 from gpupipe.dataset.source import RESERVED_NAMES
-from gpupipe.dataset.spec import Spec, default_layout
+from gpupipe.dataset.spec import Spec
 from gpupipe.decoders.pnm import as_pnm
 from gpupipe.errors import DataError, did_you_mean
 from gpupipe.formats.npy import DTYPES
