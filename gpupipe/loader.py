@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpupipe import config as configs
 from gpupipe.batch_stage.mixer import BatchMixer
-from gpupipe.config import Config
+from gpupipe.config import Config, locate_errors
 from gpupipe.dataset.given_dataset import MapDataset, is_dataset
 from gpupipe.dataset.index import Index
 from gpupipe.errors import UsageError, counted, warn
@@ -167,8 +167,9 @@ class Loader:
         config = parts.config
         self.mixer = BatchMixer(config.batch, config.loader.seed, parts.index.classes)
         self.threads = count_threads(parts.config.loader)
-        self.as_tuple = parts.config.loader.format == "tuple"
-        self._format = BatchFormat(config, parts.index.classes)
+        self.as_tuple = config.loader.format == "tuple" and config.loader.collate is None
+        with locate_errors(config, "loader"):
+            self._format = BatchFormat(config, parts.index.classes)
         self._population = parts.population
         self._life_cycle = LifeCycle(parts.engine, parts.sampler, parts.population)
         self._run_state = RunState(parts)

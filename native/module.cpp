@@ -11,6 +11,7 @@ PyObject* program(PyObject*, PyObject* arguments);
 PyObject* run_program(PyObject*, PyObject* arguments);
 PyObject* run_stage(PyObject*, PyObject* arguments);
 PyObject* blend_stage(PyObject*, PyObject* arguments);
+PyObject* call_stage(PyObject*, PyObject* arguments);
 PyObject* color_stage(PyObject*, PyObject* arguments);
 PyObject* crop_stage(PyObject*, PyObject* arguments);
 PyObject* channels_stage(PyObject*, PyObject* arguments);
@@ -93,6 +94,12 @@ PyMethodDef kMethods[] = {
      "blend_stage(weights, stages) -> stage\n\n"
      "Sum the results of the stages of a tuple on an image of uint8, each times its weight, float64 "
      "(B, stages)."},
+    {"call_stage", call_stage, METH_VARARGS,
+     "call_stage(processes, seeds, field, output) -> stage\n\n"
+     "Call a function of the user's in one of several processes. `processes` is what "
+     "FunctionWorkers.open_native() returns, `seeds` int64 (B,), and `field` the name of the field "
+     "as JSON. `output` is (channels, bytes of a value, height, width) of what it returns; a height "
+     "of 0 stands for the size of the image."},
     {"crop_stage", crop_stage, METH_VARARGS,
      "crop_stage(windows) -> stage\n\n"
      "Cut out [top, left, height, width], int64 (B, 4)."},

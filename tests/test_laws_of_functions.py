@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ STEPS: list[Any] = [
 ]
 GLOBALLY: list[Any] = [
     "decode",
-    {"python": {"call": "helpers.user_functions:draws_of_all", "workers": 2}},
+    {"python": {"call": "helpers.user_functions:draws_of_all", "workers": 1}},
     {"random_crop": {"size": 40}},
 ]
 load = loading(STEPS, seed=7, engine="cpu", batch_size=8)
@@ -46,6 +47,10 @@ def alone(root: Path) -> Images:
     """Every image of epoch 0 on the CPU engine, in batches of one."""
     with load(root, batch_size=1, threads=1) as loader:
         return by_id(loader)
+
+
+def collate(samples: list[dict[str, Any]]) -> Any:
+    return torch.utils.data.default_collate(samples)
 
 
 def assert_equal(found: Images, expected: Images) -> None:
@@ -136,9 +141,12 @@ def test_a_resumed_run_has_the_same_images(root: Path) -> None:
 
 
 def test_a_server_delivers_the_same_images_to_a_client_without_the_module(
-    root: Path, alone: Images, tmp_path: Path
+    root: Path, tmp_path: Path
 ) -> None:
-    steps = [*STEPS, {"python": {"call": "only_on_the_server:invert"}}]
+    """Whether it draws from `rng` or globally; with a collate function of the client."""
+    steps = [*GLOBALLY, STEPS[1], {"python": {"call": "only_on_the_server:invert"}}]
+    with load(root, steps[:-1]) as loader_here:
+        expected = by_id(loader_here)
     (tmp_path / "only_on_the_server.py").write_text("def invert(image):\n    return 255 - image\n")
     config = tmp_path / "serve.json"
     data = {"source": "folder", "root": str(root)}
@@ -146,9 +154,9 @@ def test_a_server_delivers_the_same_images_to_a_client_without_the_module(
     config.write_text(json.dumps({"data": data, "pipeline": steps, "loader": loader}))
     with (
         served.serving(str(config)) as server,  # type: ignore[arg-type]
-        gpupipe.connect(server.address, ids=True, device="cpu") as connected,
+        gpupipe.connect(server.address, ids=True, device="cpu", collate=collate) as connected,
     ):
-        assert_equal({id: 255 - image for id, image in by_id(connected).items()}, alone)
+        assert_equal({id: 255 - image for id, image in by_id(connected).items()}, expected)
 
 
 @pytest.fixture
@@ -159,14 +167,20 @@ def cluster() -> Iterator[RayCluster]:
 
 def test_ray_delivers_the_same_images(root: Path, tmp_path: Path, cluster: RayCluster) -> None:
     """Its workers import the module that lies beside the file."""
-    code = Path(user_functions.__file__).read_text()
+    # The Python of this cluster is a fork, which passes no descriptors on.
+    _, begin, code = Path(user_functions.__file__).read_text().partition("import os\n")
+    code = f"import sys\n{begin}sys.executable = {sys.executable!r}\n{code}"
     (tmp_path / "steps_for_ray.py").write_text(code)
     data = {"source": "folder", "root": str(root)}
-    steps = ["decode", {"python": {"call": "steps_for_ray:stamp"}}]
+    names = {"stamp": {}, "draws_of_all": {"workers": 1}}
+    steps = [{"python": {"call": f"steps_for_ray:{name}", **more}} for name, more in names.items()]
+    steps = ["decode", *steps]
     (tmp_path / "train.json").write_text(json.dumps({"data": data, "pipeline": steps}))
     options = {"batch_size": 9, "device": "cpu", "ids": True, "seed": 7}
     with gpupipe.load(tmp_path / "train.json", engine="cpu", **options) as loader:
         expected = by_id(loader)
     ray = {"workers": 2, "cpus": 1, "engine": "cpu"}
-    with gpupipe.load(tmp_path / "train.json", engine="ray", ray=ray, **options) as loader:
+    with gpupipe.load(
+        tmp_path / "train.json", engine="ray", ray=ray, collate=collate, **options
+    ) as loader:
         assert_equal(by_id(loader), expected)

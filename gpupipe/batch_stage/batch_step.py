@@ -57,11 +57,14 @@ class BatchStep(BaseStep):
         num_uniforms: The number of uniform draws that one batch needs.
         mixes_samples: Whether the step mixes the samples of a batch with each other. For such a
             step, `gpupipe check` reports how many samples are mixed with themselves.
+        uses_labels: Whether the step takes soft labels. If no step of a stage does, the labels of
+            its batches stay class numbers, and the data need not have any.
     """
 
     num_classes: NumClasses | None = None
 
     mixes_samples: ClassVar[bool] = False
+    uses_labels: ClassVar[bool] = True
 
     def list_num_classes(self) -> list[int]:
         """Return each `num_classes` that is set on the step, or on a step inside it."""
@@ -125,6 +128,11 @@ class BatchContainer(BaseContainer, BatchStep):
     def mixes_samples(self) -> bool:  # type: ignore[override]
         """Whether one of the steps mixes the samples of a batch with each other."""
         return any(nested.step.mixes_samples for nested in self.transforms)
+
+    @property
+    def uses_labels(self) -> bool:  # type: ignore[override]
+        """Whether one of the steps takes soft labels."""
+        return any(nested.step.uses_labels for nested in self.transforms)
 
     def list_num_classes(self) -> list[int]:
         nested = [n for inner in self.transforms for n in inner.step.list_num_classes()]

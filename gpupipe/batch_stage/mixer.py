@@ -57,10 +57,11 @@ class BatchMixer:
         Args:
             epoch: The epoch, from 0.
             ids: The rows of the batch's samples in the index, int64 (B,).
-            batch: Fields (B, ...), and "label", int64 (B,). It is not changed in place.
+            batch: Fields (B, ...), and "label", int64 (B,), if the data has labels. It is not
+                changed in place.
 
         Returns:
-            The mixed fields, and the soft "label", float32 (B, num_classes).
+            The mixed fields, and the soft "label", float32 (B, num_classes), if a step takes it.
 
         Raises:
             ShapeError: If a step cannot process the sizes of this batch, or a label is no class.
@@ -68,8 +69,10 @@ class BatchMixer:
         """
         if not self.stage.entries:
             return batch
-        self._check_labels(batch["label"])
-        mixed = batch | {"label": to_soft_labels(batch["label"], self.num_classes)}
+        mixed = dict(batch)
+        if self.stage.uses_labels:
+            self._check_labels(batch["label"])
+            mixed["label"] = to_soft_labels(batch["label"], self.num_classes)
         for entry in self.stage.at_epoch(epoch).entries:
             parameters = entry.parameters(self._seed, epoch, ids) | {"memory": self._memory}
             mixed |= _run(entry, parameters, mixed)
@@ -96,17 +99,19 @@ def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
 
 
 def _run(entry: BatchEntry, parameters: Params, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Run one step, and return its output: the fields that it works on, and "label"."""
+    """Run one step, and return its output: the fields that it works on, and "label", if any."""
     layouts = {name: f"{_BATCH}{layout}" for name, layout in entry.layouts.items()}
     images = {name: to_steps(batch[name], layout) for name, layout in layouts.items()}
+    first = next(iter(images.values()))
+    labels = batch["label"] if "label" in batch else first.new_zeros(len(first), 0)  # of no class
     try:
         with entry.blame("torch()", StepIncompatibleError):
-            mixed, labels = entry.step.torch(images, batch["label"], parameters)
+            mixed, soft = entry.step.torch(images, labels, parameters)
     except StepIncompatibleError as e:
         raise ShapeError(f"{entry.where}: {entry.key}: {e}") from None
-    _check_result(entry, images | {"label": batch["label"]}, mixed | {"label": labels})
+    _check_result(entry, images | {"label": labels}, mixed | {"label": soft})
     back = {name: from_steps(mixed[name], layout) for name, layout in layouts.items()}
-    return back | {"label": labels}
+    return back | ({"label": soft} if "label" in batch else {})
 
 
 def _check_result(entry: BatchEntry, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
@@ -127,12 +132,12 @@ def check_labels(
     The error points at the first step of the stage.
 
     Args:
-        stage: The steps. A stage without steps accepts all labels.
+        stage: The steps. A stage whose steps take no labels accepts all.
         classes: The names of the classes.
         labels: The label of each sample of the data, (N,), or (0,) if they are read with their
             samples; None if only a server knows them.
     """
-    if not stage.entries:
+    if not stage.uses_labels:
         return
     first, num_classes = stage.entries[0], stage.num_classes or len(classes)
     if wrong := _explain_wrong_labels(num_classes, classes, labels):

@@ -97,6 +97,11 @@ class BatchStage(Phased):
         """The `num_classes` that is set on the steps; None to use the classes of the data."""
         return next((n for e in self.entries for n in e.step.list_num_classes()), None)
 
+    @property
+    def uses_labels(self) -> bool:
+        """Whether a step takes soft labels; if not, labels stay as they are."""
+        return any(entry.step.uses_labels for entry in self.entries)
+
     def as_steps(self) -> list[dict[str, Any]]:
         """Return the steps as JSON values, from which `build_batch_stage` rebuilds the stage."""
         return [

@@ -4,7 +4,7 @@ import itertools
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -261,8 +261,13 @@ def iter_endlessly(loader: Loader) -> Generator[Any, None, None]:
 
 
 def image_of(batch: Any) -> Any:
-    """Return the main field of a batch, the first of its dict or tuple."""
-    return batch[0] if isinstance(batch, tuple) else next(iter(batch.values()))
+    """Return the main field of a batch, the first of its dict or tuple.
+
+    What a collate function makes may be neither: then it is the batch itself.
+    """
+    if isinstance(batch, Mapping):
+        return next(iter(batch.values()))
+    return batch[0] if isinstance(batch, tuple) else batch
 
 
 def count_images(batch: Any) -> int:

@@ -192,7 +192,7 @@ def _batch(config: Config, index: Index) -> str:
     fields = [_field(config, name) for name in pipeline.outputs]
     # Absent data have an index without samples. Boxes seldom come with a class of the sample.
     if index.has_labels and (len(index) or not pipeline.annotations):
-        fields += [f"label {'float32 (B, classes)' if config.batch.entries else 'int64 (B,)'}"]
+        fields += [f"label {'float32 (B, classes)' if config.batch.uses_labels else 'int64 (B,)'}"]
     fields += [
         f"{name} {values.dtype} ({', '.join(['B', *map(str, values.shape[1:])])})"
         for name, values in index.values.items()

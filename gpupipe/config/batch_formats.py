@@ -1,10 +1,22 @@
 """What the formats of a batch need: checks of `loader.format`, `targets` and `shapes`."""
 
+from collections.abc import Sequence
+
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.pipeline import Pipeline
 
 _DETECTION = ("torchvision", "detr")
+
+
+def explain_wrong_collate(batch_steps: Sequence[str], loader: LoaderConfig) -> str:
+    """Return why `loader.collate` cannot stand beside the steps of a batch; "" if it can."""
+    if loader.collate is None or not batch_steps:
+        return ""
+    return (
+        f"{batch_steps[0]} works on whole batches of tensors, before the function: leave collate "
+        "out, or the steps under batch"
+    )
 
 
 def explain_wrong_format(pipeline: Pipeline, loader: LoaderConfig) -> str:

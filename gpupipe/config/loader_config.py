@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic import BeforeValidator, Field
 
+from gpupipe.config.collate_call import Collate
 from gpupipe.config.ray_config import RayConfig
 from gpupipe.decoders.chain import list_names
 from gpupipe.errors import nearest
@@ -193,6 +194,10 @@ class LoaderConfig(_Frozen):
             unless no class has the number 0, as with `classes: original` of the source coco. With
             `detr` it is a dict of the images, a mask that is true on padding, and a list of
             targets, whose boxes are [centre x, centre y, width, height] from 0 to 1.
+        collate: A function of the user's that makes the batch, as "module:function" or itself. It
+            gets a list of dicts, one a sample, and returns what the loader delivers. The module
+            lies beside the YAML file, or Python can import it. It runs in the process that uses the
+            batches, after their transport. Not beside `format`, nor beside steps under `batch:`.
         targets: How boxes and what goes with them are delivered: `packed`, `padded` or `list`.
             `packed` is a gpupipe.Ragged. `padded` is one tensor (B, N, ...), with 0 after a
             sample's rows, or -1 for labels, and the number of rows, such as "num_boxes" (B,).
@@ -228,8 +233,8 @@ class LoaderConfig(_Frozen):
         "all cores of this rank; 'engine: dataloader' has workers",
         "drop_last": "write last_batch: drop",
         "prefetch_factor": "write prefetch",
-        "collate_fn": "write format: tuple for batches (image, label), and mixup or cutmix under "
-        "'batch:'; images of several sizes need a resize or a crop",
+        "collate_fn": "write collate: 'module:function', format: tuple for batches (image, label), "
+        "or mixup and cutmix under 'batch:'",
         "sampler": "write shuffle, weights, repeats or subset; ranks get their shard by themselves",
         "batch_sampler": "write batch_size and last_batch, and shuffle, weights or repeats",
         "generator": "write seed",
@@ -266,6 +271,7 @@ class LoaderConfig(_Frozen):
     dtype: Literal["uint8", "float16", "bfloat16", "float32"] | None = None
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     format: Literal["dict", "tuple", "torchvision", "detr"] = "dict"
+    collate: Collate = None
     targets: Literal["packed", "padded", "list"] = "packed"
     shapes: Literal["equal", "list", "padded"] = "equal"
     pad_to: Annotated[int, Field(ge=1, le=1024), WHOLE] = 1
@@ -285,6 +291,8 @@ class LoaderConfig(_Frozen):
         for setting, message in (registration.required_settings if registration else {}).items():
             if not getattr(self, setting):
                 raise ValueError(message)
+        if self.collate is not None and self.format != "dict":
+            raise ValueError("collate makes the batch, and so does format: leave one of them out")
         if self.weights is not None and not self.shuffle:
             raise ValueError(
                 "weights draws samples at random, and shuffle is false: set shuffle: true, or "

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from gpupipe.annotations.checks import find_immovable
 from gpupipe.batch_stage.stage import BatchStage, build_batch_stage, check_later_fields
-from gpupipe.config.batch_formats import explain_wrong_format
+from gpupipe.config.batch_formats import explain_wrong_collate, explain_wrong_format
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset.source import RESERVED_NAMES, SOURCES, Source
 from gpupipe.decoded_cache.decoded_cache import explain_refusal
@@ -125,7 +125,7 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         context = {"folder": config_dir}
         source = _build_model(data, source_model, settings, "data", context)
     refuse_schedules(document, ("loader",), problems)
-    shape = _build_model(root, TopLevel, document.data)
+    shape = _build_model(root, TopLevel, document.data, context={"folder": config_dir})
     pipeline = fields = None
     if isinstance(steps.value, (str, list)) or has_views(steps.value):
         annotations = source.annotation_specs() if source else {}
@@ -142,6 +142,8 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
             "one size: leave loader.shapes or batch out",
             of_key=True,
         )
+    if shape and (wrong := explain_wrong_collate([e.name for e in batch.entries], shape.loader)):
+        root.inside("loader", "collate").report(f"loader.collate: {wrong}", of_key=True)
     for phase in pipeline.phases if pipeline else ():
         problem = find_immovable(phase) if phase.annotations else None
         if problem and problem not in problems:

@@ -182,7 +182,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     job = Job(
         index,
         config.pipeline,
-        options,
+        options.model_copy(update={"collate": None}),  # it may be no object that can be pickled
         resolved.threads,
         config.source.max_pixels,
         config.source.cache_decoded,

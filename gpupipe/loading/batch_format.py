@@ -4,6 +4,7 @@ engine            {"image": ..., "boxes.values": ..., "boxes.offsets": ..., "id"
 loader.shapes     images as one tensor, a list, or padded with a mask
 loader.targets    a field of annotations as a Ragged, padded, or a list of tensors
 loader.format     a dict, a tuple, or what a detector of torchvision or DETR takes
+loader.collate    what a function of the user's makes of the samples
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.annotations.batch_annotations import OFFSETS, VALUES, list_ragged
 from gpupipe.config import Config
-from gpupipe.config.batch_formats import explain_wrong_format
+from gpupipe.config.batch_formats import explain_wrong_collate, explain_wrong_format
+from gpupipe.config.collate_call import CollateCall, collate
 from gpupipe.dataset.labels import is_zero_free
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
@@ -37,13 +39,19 @@ class BatchFormat:
         classes: The names of the classes, by label.
 
     Raises:
-        ConfigError: The pipeline cannot be delivered in this format.
+        ConfigError: The pipeline cannot be delivered in this format, or there is no such collate
+            function.
     """
 
     def __init__(self, config: Config, classes: Sequence[str]) -> None:
         self._pipeline, self._loader = config.pipeline, config.loader
         if wrong := explain_wrong_format(self._pipeline, self._loader):
             raise ConfigError.at("loader.format", wrong)
+        steps = [entry.name for entry in config.batch.entries]  # a server's, perhaps
+        if wrong := explain_wrong_collate(steps, self._loader):
+            raise ConfigError.at("loader.collate", wrong)
+        call: CollateCall | None = self._loader.collate
+        self._collate = None if call is None else call.find()
         self._ragged = list_ragged(self._pipeline) if self._pipeline.annotations else {}
         self._main = self._pipeline.main_outputs[0]
         self._first_label = 0 if is_zero_free(classes) else 1
@@ -54,7 +62,10 @@ class BatchFormat:
 
         Args:
             batch: Dense tensors by name. The dict is changed.
-            as_tuple: Whether to return (first field, label).
+            as_tuple: Whether to return (first field, label). A collate function has no tuples.
+
+        Raises:
+            StepError: The collate function raises.
         """
         if self._loader.shapes != "equal":
             images = batch[self._main + VALUES]
@@ -62,7 +73,7 @@ class BatchFormat:
                 self._split(name, batch)
         else:
             images = batch[self._main]
-        if as_tuple:
+        if as_tuple and self._collate is None:
             every = tuple(batch[name] for name in self._pipeline.main_outputs)
             return every if self._pipeline.views else every[0], batch["label"]
         ids = batch.pop("id")
@@ -70,6 +81,10 @@ class BatchFormat:
             batch["id"] = to_device(ids, images.device)
         if self._ragged:
             self._join(batch)
+        if self._collate is not None:
+            count = len(batch[self._main])
+            samples = [{name: value[n] for name, value in batch.items()} for n in range(count)]
+            return collate(self._collate, samples)
         if self._loader.format == "torchvision":
             return self._to_torchvision(batch)
         return self._to_detr(batch) if self._loader.format == "detr" else batch

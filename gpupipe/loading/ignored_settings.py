@@ -8,7 +8,9 @@ from gpupipe.config import Config, LoaderConfig
 from gpupipe.engines.base import BatchStream, Engine
 from gpupipe.errors import shown
 
-LOADER_SETTINGS = frozenset({"engine", "device", "shard", "format", "targets", "pad_to", "ids"})
+LOADER_SETTINGS = frozenset(
+    {"engine", "device", "shard", "format", "collate", "targets", "pad_to", "ids"}
+)
 """Settings of `loader` that the loader itself uses, with every engine."""
 
 

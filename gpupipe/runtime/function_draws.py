@@ -9,10 +9,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_LOW = 2**31
 _IS_CHECKED: ContextVar[bool] = ContextVar("is_checked", default=False)
 """Whether calls check that the function draws from its `rng` alone."""
 
@@ -83,6 +85,17 @@ def find_draws(call: Callable[[], object]) -> list[str]:
         return [name for name, state in _read_generators().items() if state != states[name]]
 
 
+def split_seeds(seeds: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return seeds from 0 to 2**53 - 1 as int32 (..., 2): the upper bits, and the lower 31."""
+    return np.stack([seeds // _LOW, seeds % _LOW], -1).astype(np.int32)
+
+
+def join_seeds(parts: ArrayLike) -> NDArray[np.int64]:
+    """Return the seeds, int64 (...), of what `split_seeds` returned."""
+    upper, lower = np.moveaxis(np.asarray(parts, np.int64), -1, 0)
+    return np.asarray(upper * _LOW + lower)
+
+
 def seed_generators(seed: int) -> None:
     """Seed the global generators of torch (on the CPU), NumPy and Python's module random.
 
@@ -94,6 +107,17 @@ def seed_generators(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     np.random.seed(np.array([seed % 2**32, seed >> 32], np.uint32))
     random.seed(seed)
+
+
+@contextmanager
+def seeded_generators(seed: int) -> Iterator[None]:
+    """Seed the global generators for the `with` block; afterwards they go on as before.
+
+    No other thread may draw from them meanwhile.
+    """
+    with _keeping_states():
+        seed_generators(seed)
+        yield
 
 
 def _read_generators() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""A process that calls one function of the user's; function_workers.py starts it.
+"""A process that calls one function of the user's; function_process.py starts it.
 
 The process reads requests from one pipe and writes answers to another, both JSON. Pixels go through
 memory that it shares with the process that started it. The first message is pickled: it comes from
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 STACK_SIGNAL = signal.SIGUSR1
 """The signal at which the process writes the stack of its main thread into the report."""
+_CAPACITY = 256 << 20
+"""Bytes of a file at first: an image and an output. The system allocates pages that are used."""
 
 
 class SharedTensors:
@@ -43,8 +45,16 @@ class SharedTensors:
     """
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._map: mmap.mmap | None = None
+        self.fd = fd
+        self.native = self._map = mmap.mmap(fd, 0)
+        """The memory that native code writes, while `write` may map more of the file."""
+
+    @classmethod
+    def create(cls) -> SharedTensors:
+        """Return memory in a new file."""
+        fd = os.memfd_create("gpupipe images")
+        os.ftruncate(fd, _CAPACITY)
+        return cls(fd)
 
     def write(self, tensor: Tensor, begin: int = 0) -> dict[str, Any]:
         """Copy a tensor to an offset in bytes.
@@ -68,11 +78,11 @@ class SharedTensors:
         dtype, shape = getattr(torch, place["dtype"]), place["shape"]
         if place["end"] == place["begin"]:
             return torch.empty(shape, dtype=dtype)
-        if self._map is None or len(self._map) < place["end"]:
+        if len(self._map) < place["end"]:
             pages = -(-place["end"] // mmap.PAGESIZE) * mmap.PAGESIZE
-            if os.fstat(self._fd).st_size < pages:
-                os.ftruncate(self._fd, pages)
-            self._map = mmap.mmap(self._fd, pages)
+            if os.fstat(self.fd).st_size < pages:
+                os.ftruncate(self.fd, pages)
+            self._map = mmap.mmap(self.fd, pages)
         whole = torch.frombuffer(self._map, dtype=torch.uint8)
         return whole[place["begin"] : place["end"]].view(dtype).view(shape)
 

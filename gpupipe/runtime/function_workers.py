@@ -4,47 +4,40 @@
     image ──copy──> shared memory ──> process: seeds the global generators, calls the function
     output <──copy── shared memory <──┘
 
-A process is started when a call finds none free. It is a new interpreter and no fork, so it has no
-threads, locks or CUDA contexts of this one. It ends when this process ends or closes its pipe.
+A pipe holds the numbers of the processes that are free. A call takes one out, and puts it back. So
+does native code, which calls the processes without Python's lock: see native/call_stage.cpp. A
+process is started at the first call that takes its number.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
-import re
+import select
 import signal
-import subprocess
 import sys
 import threading
-import time
 import weakref
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing import Pipe
+from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpupipe.runtime.function_draws import seed_generators
 from gpupipe.runtime.function_failures import CallFailedError
-from gpupipe.runtime.function_worker import STACK_SIGNAL, SharedTensors
-from gpupipe.runtime.user_functions import FunctionMissingError, find_function
+from gpupipe.runtime.function_process import FunctionProcess
+from gpupipe.runtime.function_worker import SharedTensors
+from gpupipe.runtime.user_functions import find_function
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from gpupipe.runtime.function_worker import serve; serve()"
-)
-_SECONDS_TO_START = 600
-"""The import of the module, and the construction of a class, which may load a model."""
-_SECONDS_TO_DIE = 5
-_SECONDS_TO_REPORT = 2
-_FRAME = re.compile(r'^  File "(.+)", line (\d+) in', re.MULTILINE)
-"""A line of faulthandler's report; the innermost frame is the first."""
+_NUMBER = np.dtype(np.uint16)
+"""The numbers of processes in the pipe."""
 
 
 class FunctionWorkers:
@@ -56,7 +49,7 @@ class FunctionWorkers:
         call: "module:name", or the function, class or object itself.
         args: Keyword arguments of the class, or of each call of a function.
         folder: The folder in which the module may lie; None: Python's path alone.
-        count: The number of processes, at least 1.
+        count: The number of processes, 1 to 1024.
         timeout: Seconds after which a call is ended.
     """
 
@@ -64,13 +57,20 @@ class FunctionWorkers:
         self, call: Any, args: Mapping[str, Any], folder: Path | None, count: int, timeout: float
     ) -> None:
         self._arguments = (call, args, folder, count, timeout)
-        self._slots = threading.BoundedSemaphore(count)
-        self._free: deque[_Worker] = deque()
-        weakref.finalize(self, _end_all, self._free, os.getpid())
+        self._pool: _Pool | None = None
+        self._opening = threading.Lock()
 
     def __reduce__(self) -> Any:
         """Pickle the arguments: another process has workers of its own."""
         return type(self), self._arguments
+
+    def _open(self) -> _Pool:
+        with self._opening:
+            if self._pool is None or self._pool.owner != os.getpid():
+                call, args, folder, count, _ = self._arguments
+                create = lambda memory: FunctionProcess(call, args, folder, memory)  # noqa: E731
+                self._pool = _Pool(create, count)
+            return self._pool
 
     def call(self, image: Tensor, field: str, seed: int) -> Tensor:
         """Call the function on a copy of an image, in a process that is free; wait for one.
@@ -84,19 +84,11 @@ class FunctionWorkers:
             CallFailedError: The function raises, hangs, forks, or ends its process.
             FunctionMissingError: The function cannot be sent to or imported in the process.
         """
+        timeout = self._arguments[4]
         if _is_in_data_loader():
             return self._call_here(image, field, seed)
-        with self._slots:
-            try:
-                worker = self._free.pop()
-            except IndexError:
-                worker = _Worker(*self._arguments[:3])
-            try:
-                output = worker.call(image, field, seed, self._arguments[4])
-            except BaseException:
-                worker.end()
-                raise
-            self._free.append(worker)
+        with self._open().take() as process:
+            output = process.call(image, field, seed, timeout)
         if isinstance(output, CallFailedError):
             raise output
         return output
@@ -109,9 +101,45 @@ class FunctionWorkers:
         with _limit_seconds(timeout):
             return function(image.clone(), field, seed)
 
+    def open_native(self) -> tuple[Any, ...]:
+        """Start the processes; return the argument `processes` of gpupipe._kernels.call_stage.
+
+        Raises:
+            FunctionMissingError: As `call` does.
+        """
+        pool = self._open()
+        pool.start()
+        return (pool, *pool.numbers, pool.pipes, pool.list_memories(), self._arguments[4])
+
     def close(self) -> None:
         """End the processes that are free. A later call starts them again."""
-        _end_all(self._free, os.getpid())
+        if self._pool is not None and self._pool.owner == os.getpid():
+            self._pool.end_free()
+
+
+@dataclass(frozen=True)
+class ProcessCall:
+    """A function for Primitives.call_torch, which an engine may call in the processes itself.
+
+    Attributes:
+        run: Calls the function by FunctionWorkers.call.
+        workers: The processes.
+        field: The name of the field.
+        dtype: The name of the dtype that the function returns.
+        channels: The number of channels that it returns; None if it differs between images.
+        size: [height, width] that it returns; None for the size of its input.
+    """
+
+    run: Callable[[Any, Any], Any]
+    workers: FunctionWorkers
+    field: str
+    dtype: str
+    channels: int | None
+    size: tuple[int, ...] | None
+
+    def __call__(self, image: Any, seed: Any) -> Any:
+        """Return what the function returns for an image and the two parts of its seed."""
+        return self.run(image, seed)
 
 
 def _is_in_data_loader() -> bool:
@@ -135,142 +163,106 @@ def _limit_seconds(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _end_all(workers: deque[_Worker], owner: int) -> None:
-    while workers and os.getpid() == owner:
-        workers.pop().end()
-
-
-class _Worker:
-    """One process. Its methods raise errors after which it must be ended.
+class _Pool:
+    """The processes of one owner, their memory, and the pipe with the numbers of the free ones.
 
     Args:
-        call: See FunctionWorkers.
-        args: See FunctionWorkers.
-        folder: See FunctionWorkers.
+        create: Starts a process that uses some memory.
+        count: The maximum number of processes.
+
+    Attributes:
+        owner: The process that may use the pool.
+        numbers: The descriptors of the pipe of numbers: to take one, and to put it back.
+        pipes: The descriptors of requests and answers of each process, int32 (count, 2). They are
+                -1 of a process that is not started, or that native code found at fault.
     """
 
-    def __init__(self, call: Any, args: Mapping[str, Any], folder: Path | None) -> None:
-        hello = _pickle(call, args, folder)
-        self._call, self._args, self._folder = call, args, folder
-        requests, self._requests = Pipe(duplex=False)
-        self._answers, answers = Pipe(duplex=False)
-        self._memory_fd = os.memfd_create("gpupipe images")
-        self._report_fd = os.memfd_create("gpupipe report")
-        self._memory = SharedTensors(self._memory_fd)
-        descriptors = [requests.fileno(), answers.fileno(), self._memory_fd, self._report_fd]
+    def __init__(self, create: Callable[[SharedTensors], FunctionProcess], count: int) -> None:
+        self._create, self.owner = create, os.getpid()
+        self.numbers = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.pipes = np.full((count, 2), -1, np.int32)
+        self._memories: dict[int, SharedTensors] = {}
+        self._processes: dict[int, FunctionProcess] = {}
+        weakref.finalize(self, _end_all, self._processes, self._memories, self.numbers, self.owner)
+        self._put(*range(count))
+
+    @contextmanager
+    def take(self) -> Iterator[FunctionProcess]:
+        """Wait for a process that is free; end it if the `with` block raises."""
+        free = select.poll()
+        free.register(self.numbers[0], select.POLLIN)
+        while (number := self._take_now()) is None:
+            free.poll()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), *map(str, descriptors)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=descriptors,
-                start_new_session=True,
-            )
-        finally:
-            requests.close()
-            answers.close()
-        try:
-            self._start(hello)
+            yield self._start(number)
         except BaseException:
-            self.end()
+            self._end(number)
             raise
+        finally:
+            self._put(number)
 
-    def _start(self, hello: bytes) -> None:
-        with suppress(BrokenPipeError):
-            self._requests.send_bytes(hello)
-        answer = self._read(_SECONDS_TO_START, "while its process was started")
-        if "missing" in answer:
-            raise FunctionMissingError(answer["missing"])
+    def _take_now(self) -> int | None:
+        """Take the number of a free process; None if all are in use."""
+        with suppress(BlockingIOError):
+            return int.from_bytes(os.read(self.numbers[0], _NUMBER.itemsize), sys.byteorder)
+        return None
 
-    def call(
-        self, image: Tensor, field: str, seed: int, timeout: float
-    ) -> Tensor | CallFailedError:
-        """Return what the function returns, or why it raised."""
-        place = self._memory.write(image)
-        request = {"image": place, "field": field, "seed": seed}
-        with suppress(BrokenPipeError):
-            self._requests.send_bytes(json.dumps(request).encode())
-        answer = self._read(timeout, "")
-        if "failed" in answer:
-            return CallFailedError(**answer["failed"])
-        return self._memory.view(answer["output"]).clone()
+    def _put(self, *numbers: int) -> None:
+        os.write(self.numbers[1], np.array(numbers, _NUMBER).tobytes())
 
-    def _read(self, timeout: float, when: str) -> dict[str, Any]:
-        """Return the next answer.
+    def _start(self, number: int) -> FunctionProcess:
+        """Return a process, started if it does not run."""
+        if self.pipes[number, 0] < 0:
+            self._end(number)
+            if number not in self._memories:
+                self._memories[number] = SharedTensors.create()
+            self._processes[number] = self._create(self._memories[number])
+            self.pipes[number] = self._processes[number].pipes
+        return self._processes[number]
+
+    def _end(self, number: int) -> None:
+        self.pipes[number] = -1
+        process = self._processes.pop(number, None)
+        if process is not None:
+            process.end()
+
+    def _for_free(self, function: Callable[[int], object]) -> None:
+        """Call a function with the numbers of all processes that are free, on several threads."""
+        taken = list(iter(self._take_now, None))
+        try:
+            with ThreadPoolExecutor(max(len(taken), 1)) as threads:
+                list(threads.map(function, taken))
+        finally:
+            self._put(*taken)
+
+    def start(self) -> None:
+        """Start the processes that are free and do not run yet, all at once.
 
         Raises:
-            CallFailedError: The process ended, or has not answered in time.
+            FunctionMissingError: They cannot import the function.
+            CallFailedError: One ended while it was started.
         """
-        at = f" {when}" if when else ""
-        if not self._answers.poll(timeout):
-            self._process.send_signal(STACK_SIGNAL)
-            stack = self._read_report(_SECONDS_TO_REPORT)
-            advice = "its process was ended; `timeout` sets the seconds that a call may take"
-            raise CallFailedError(
-                f"has not returned after {timeout:g} s{at}{self._find_line(stack)}: {advice}", stack
-            )
-        try:
-            answer: dict[str, Any] = json.loads(self._answers.recv_bytes())
-        except (EOFError, ConnectionError):
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_SECONDS_TO_DIE)
-            self._process.kill()  # if the function closed the pipe
-            status = self._process.wait()
-            stack = self._read_report(0)
-            how = f"status {status}" if status >= 0 else _name_signal(-status)
-            memory = ": out of memory, perhaps" if status == -signal.SIGKILL else ""
-            raise CallFailedError(
-                f"ended its process ({how}){at}{self._find_line(stack)}{memory}", stack
-            ) from None
-        return answer
+        if (self.pipes < 0).any():
+            self._for_free(self._start)
 
-    def _read_report(self, seconds: float) -> str:
-        """Return what faulthandler wrote, after a wait for it."""
-        end = time.monotonic() + seconds
-        while os.fstat(self._report_fd).st_size == 0 and time.monotonic() < end:
-            time.sleep(0.02)
-        time.sleep(min(seconds, 0.1))  # for the rest of the stack
-        return os.pread(self._report_fd, 1 << 16, 0).decode(errors="replace")
+    def list_memories(self) -> tuple[mmap | bytearray, ...]:
+        """Return the memory of each process; a bytearray(0) of those that never started."""
+        each = map(self._memories.get, range(len(self.pipes)))
+        return tuple(bytearray() if memory is None else memory.native for memory in each)
 
-    def _find_line(self, stack: str) -> str:
-        """Return " at FILE:LINE" of the innermost line of the function's file; "" if unknown."""
-        try:
-            file = find_function(self._call, self._args, self._folder).source_file
-        except FunctionMissingError:
-            return ""
-        lines = [number for name, number in _FRAME.findall(stack) if name == file]
-        return f" at {file}:{lines[0]}" if lines else ""
-
-    def end(self) -> None:
-        """End the process, and those that it started, and free the memory."""
-        self._requests.close()
-        self._answers.close()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        os.close(self._memory_fd)
-        os.close(self._report_fd)
+    def end_free(self) -> None:
+        """End the processes that are free."""
+        self._for_free(self._end)
 
 
-def _pickle(call: Any, args: Mapping[str, Any], folder: Path | None) -> bytes:
-    """Return the first message to a process.
-
-    Raises:
-        FunctionMissingError: The process could not import the function.
-    """
-    reason = ""
-    if getattr(call if hasattr(call, "__module__") else type(call), "__module__", "") == "__main__":
-        reason = "it is defined in the script that was started"
-    try:
-        message = pickle.dumps((call, dict(args), folder))
-    except Exception as e:  # __reduce__ of an object can raise anything
-        message, reason = b"", reason or f"{type(e).__name__}: {e}"
-    if reason:
-        raise FunctionMissingError(
-            f"it cannot be sent to a process ({reason}): define it in a module, and name it as "
-            "'module:function', or set workers: 0"
-        )
-    return message
-
-
-def _name_signal(number: int) -> str:
-    return next((s.name for s in signal.Signals if s == number), f"signal {number}")
+def _end_all(
+    processes: dict[int, FunctionProcess],
+    memories: dict[int, SharedTensors],
+    numbers: tuple[int, int],
+    owner: int,
+) -> None:
+    if os.getpid() == owner:
+        for process in processes.values():
+            process.end()
+    for fd in (*numbers, *(memory.fd for memory in memories.values())):
+        os.close(fd)

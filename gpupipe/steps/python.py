@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
-from pydantic import AfterValidator, Field, PlainSerializer, PrivateAttr, WithJsonSchema
+from pydantic import Field, PrivateAttr
 from typing_extensions import Self
 
-from gpupipe.dataset.spec import Values
 from gpupipe.errors import EngineError, StepError
-from gpupipe.formats.npy import DTYPES
+from gpupipe.pipeline.function_output import Returns, draw_images
 from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import (
-    FLOATS,
     NoLoweringError,
     Params,
     Primitives,
@@ -28,9 +25,15 @@ from gpupipe.pipeline.step import (
     StepIncompatibleError,
     Uniforms,
 )
-from gpupipe.runtime.function_draws import GlobalDrawsError, check_call, check_draws
+from gpupipe.runtime.function_draws import (
+    GlobalDrawsError,
+    check_call,
+    check_draws,
+    join_seeds,
+    split_seeds,
+)
 from gpupipe.runtime.function_failures import explain_failure, record_failure
-from gpupipe.runtime.function_workers import FunctionWorkers
+from gpupipe.runtime.function_workers import FunctionWorkers, ProcessCall
 from gpupipe.runtime.user_functions import (
     FunctionMissingError,
     UserCall,
@@ -38,57 +41,8 @@ from gpupipe.runtime.user_functions import (
     find_function,
     name_function,
 )
-from gpupipe.schema.field_types import WHOLE, Size, should_be
-
-_TRIAL_SIDES = ((240, 320), (256, 192))
-"""[height, width] of the drawn images with which the step learns what its function returns."""
-_LOW = 2**31
-
-
-def _check_call(value: Any) -> Any:
-    if callable(value):
-        return value
-    module, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if not module or not name or module.startswith("."):
-        raise should_be("'module:function', such as my_steps:stamp")
-    return value
-
-
-def _check_dtype(value: str) -> str:
-    if value not in (*DTYPES, "bfloat16"):
-        raise should_be(f"one of {', '.join((*DTYPES, 'bfloat16'))}")
-    return value
-
-
-class Returns(pydantic.BaseModel):
-    """What a function returns, if it is not what it gets.
-
-    Attributes:
-        dtype: The name of the dtype; null for that of the input.
-        channels: The number of channels; null for that of the input.
-        size: [height, width] in pixels, one number for a square, or "any" for sizes that differ
-            between images; null for that of the input.
-    """
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
-
-    dtype: Annotated[str, AfterValidator(_check_dtype)] | None = None
-    channels: Annotated[int, Field(ge=1, le=1024), WHOLE] | None = None
-    size: Size | Literal["any"] | None = None
-    _values: Values = PrivateAttr("usual")
-    """The range of floats that are made from integers."""
-
-    def apply_to(self, spec: Spec) -> Spec:
-        """Return the spec of what the function returns for inputs of `spec`."""
-        output = spec
-        if self.dtype is not None and self.dtype != spec.dtype:
-            values = self._values if self.dtype in (*FLOATS, "float64") else "usual"
-            output = replace(spec.with_values(values), dtype=self.dtype)
-        if self.channels is not None:
-            output = output.with_channels(self.channels)
-        if self.size == "any":
-            return output.with_size([None] * len(spec.space))
-        return output if self.size is None else output.with_size(self.size)
+from gpupipe.schema.field_types import WHOLE
+from gpupipe.schema.function_name import FunctionName
 
 
 class Python(Step):
@@ -120,12 +74,7 @@ class Python(Step):
             functions that may; they stay as they are if this is false.
     """
 
-    call: Annotated[
-        Any,
-        AfterValidator(_check_call),
-        PlainSerializer(name_function, return_type=str),
-        WithJsonSchema({"type": "string"}),
-    ]
+    call: FunctionName
     args: dict[str, Any] = {}
     returns: Returns | None = None
     workers: Annotated[int, Field(ge=0, le=1024), WHOLE] = 0
@@ -164,8 +113,7 @@ class Python(Step):
         Returns:
             A dict: "seed", int32 (B, 2), its upper bits, and its lower 31.
         """
-        seeds = (u[:, 0] * 2.0**53).astype(np.int64)
-        return {"seed": np.stack([seeds // _LOW, seeds % _LOW], -1).astype(np.int32)}
+        return {"seed": split_seeds((u[:, 0] * 2.0**53).astype(np.int64))}
 
     def resolve(self, input_spec: Spec) -> Self:
         resolved = super().resolve(input_spec)
@@ -201,8 +149,12 @@ class Python(Step):
                 "the size of what its function returns is not known before it runs: write "
                 "'returns: {size: [height, width]}' if it is always the same"
             )
-        size = self._output.size if self._changes_size else None
-        image.call_torch(self._run, p["seed"], size=size)
+        output = self._output
+        size = output.size if self._changes_size else None
+        run: Any = self._run
+        if self._workers is not None:
+            run = ProcessCall(run, self._workers, self._field, output.dtype, output.channels, size)
+        image.call_torch(run, p["seed"], size=size)
 
     def torch(self, image: Any, p: Params) -> Any:
         return self._run(image, p["seed"])
@@ -223,7 +175,7 @@ class Python(Step):
 
     def _try_once(self) -> Any:
         assert self._input is not None
-        return self._run(_draw(self._input, _TRIAL_SIDES[0]), (0, 0))
+        return self._run(draw_images(self._input)[0], (0, 0))
 
     def release(self) -> None:
         if self._workers is not None:
@@ -273,8 +225,7 @@ class Python(Step):
         """Call the function on a copy of an image; raise StepError if it fails."""
         import torch
 
-        upper, lower = (int(n) for n in seed)
-        number = upper * _LOW + lower
+        number = int(join_seeds(seed))
         try:
             if self._workers is None:
                 own = image.clone(memory_format=torch.contiguous_format)
@@ -308,60 +259,15 @@ class Python(Step):
             StepError: The function fails, or draws from global generators.
         """
         function = self._find()
-        images = [_draw(input_spec, sides) for sides in _TRIAL_SIDES]
+        images = draw_images(input_spec)
         advice = "; 'returns: {dtype: ..., channels: ..., size: ...}' spares this trial"
         on = [f" on a drawn image {tuple(i.shape)} {input_spec.dtype}{advice}" for i in images]
         with check_draws():
             outputs = [self._call(function, image, (0, n), on[n]) for n, image in enumerate(images)]
-        axes = len(images[0].shape)
-        wrong = next((o for o in outputs if o.ndim != axes), None)
+        wrong = next((o for o in outputs if o.ndim != images[0].ndim), None)
         if wrong is not None:
             raise self._blame(
                 f"{function.name} returned {tuple(wrong.shape)} for {tuple(images[0].shape)}: "
                 "it must keep the number of axes, channels first"
             )
-        first = outputs[0]
-        dtype = str(first.dtype).removeprefix("torch.")
-        space = len(input_spec.space)
-        channels = first.shape[-1 - space]
-        sides = [tuple(o.shape[-space:]) for o in outputs] if space else []
-        size: Any = None
-        if any(s != tuple(i.shape[-space:]) for s, i in zip(sides, images, strict=False)):
-            size = sides[0] if sides[0] == sides[1] else "any"
-        kept = input_spec.channels if "C" in input_spec.layout else 1
-        returns = Returns.model_construct(
-            dtype=None if dtype == input_spec.dtype else dtype,
-            channels=None if channels == kept else channels,
-            size=size,
-        )
-        if first.is_floating_point():
-            low, high = float(first.min()), float(first.max())
-            returns._values = "normalized" if low < 0 else "unscaled" if high > 1.5 else "usual"
-        return returns
-
-
-def _draw(spec: Spec, sides: tuple[int, int]) -> Any:
-    """Return a drawn tensor of a spec; `sides` are the sizes along axes that may differ."""
-    import torch
-
-    shape = [
-        n if n is not None else 3 if axis == "C" else sides[axis != "H"]
-        for axis, n in zip(spec.canonical.layout, spec.canonical_sizes, strict=True)
-    ]
-    shape = [
-        max(n, least) if n in sides and space is None else n
-        for n, least, space in zip(
-            shape,
-            [1] * (len(shape) - len(spec.at_least)) + list(spec.at_least),
-            spec.canonical_sizes,
-            strict=True,
-        )
-    ]
-    generator = torch.Generator().manual_seed(0)
-    dtype = getattr(torch, spec.dtype)
-    if dtype.is_floating_point:
-        return torch.rand(shape, generator=generator).to(dtype)
-    high = (
-        2 if spec.kind == "mask" or spec.dtype == "bool" else 127 if spec.dtype == "int8" else 256
-    )
-    return torch.randint(0, high, shape, generator=generator).to(dtype)
+        return Returns.of_outputs(input_spec, images, outputs)

@@ -134,6 +134,22 @@ def skip_if_dark(image: torch.Tensor) -> torch.Tensor:
     return image
 
 
+def misbehave(image: torch.Tensor) -> Any:
+    """Calls the function whose number is the first level."""
+    return MISBEHAVIOURS[int(image[0, 0, 0])](image)
+
+
+MISBEHAVIOURS = [
+    refuse_dark,
+    hang_if_dark,
+    exit_if_dark,
+    leave_if_dark,
+    crash_if_dark,
+    fork_if_dark,
+    skip_if_dark,
+    to_array,
+    torch.clone,
+]
 KEPT: list[torch.Tensor] = []
 
 

@@ -13,6 +13,7 @@ from torchvision import tv_tensors
 
 import gpupipe
 from gpupipe import config as configs
+from gpupipe.errors import ConfigError
 from gpupipe.loader import create_loader
 from helpers.annotated_folder import POINTS, RAGGED, configure, load
 from helpers.coco_files import document, write
@@ -155,3 +156,37 @@ def test_what_needs_labels_says_so(root: Path) -> None:
     config = configure(root, STEPS, engine="cpu")
     with pytest.raises(gpupipe.ConfigError, match="it mixes labels, and the data has none"):
         create_loader(replace(config, batch=mixed.batch))
+
+
+def keep_samples(samples: list[dict[str, Any]]) -> Any:
+    return samples
+
+
+@pytest.mark.parametrize("options", [{}, {"shapes": "list"}, {"engine": "dataloader"}], ids=str)
+def test_a_collate_function_gets_the_samples(
+    root: Path, packed: dict[str, Any], options: dict[str, Any]
+) -> None:
+    options = {"engine": "cpu", "workers": 0, "ids": True, **options}
+    with load(root, STEPS, batch_size=7, shuffle=False, collate=keep_samples, **options) as loader:
+        samples = next(iter(loader))
+    assert [sample["id"].item() for sample in samples] == list(range(7))
+    for n, sample in enumerate(samples):
+        assert sample.keys() == {*packed, "id"}
+        assert all(torch.equal(sample[name], packed[name][n]) for name in ("image", *RAGGED))
+
+
+def test_a_collate_function_in_a_file_and_beside_other_settings(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "collate_of_file.py").write_text("def count(samples):\n    return len(samples)\n")
+    text = (
+        f"data: {{source: folder, root: '{root}'}}\npipeline: [decode, resize: {{size: [8, 8]}}]\n"
+    )
+    file = tmp_path / "train.yaml"
+    file.write_text(
+        text + "loader: {batch_size: 7, device: cpu, collate: 'collate_of_file:count'}\n"
+    )
+    with gpupipe.load(file, engine="cpu") as loader:
+        assert next(iter(loader)) == 7
+    with pytest.raises(ConfigError, match=r"loader\.collate: cutmix works on whole"):
+        gpupipe.load(file, batch=["cutmix"])
+    with pytest.raises(ConfigError, match=r"train\.yaml:3|no_such_module cannot be imported"):
+        gpupipe.load(file, engine="cpu", collate="no_such_module:f")

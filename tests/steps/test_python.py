@@ -145,16 +145,20 @@ def test_load_checks_a_declared_function_on_the_first_sample(root: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "reason", "options"),
     [
-        ("refuse_dark", "raised LookupError: it is dark at .*user_functions"),
-        ("hang_if_dark", "not returned after 2 s at .*user_functions|TimeoutError: .*2 s"),
-        ("leave_if_dark", "raised SystemExit"),
+        *[
+            ("refuse_dark", "raised LookupError: it is dark at .*user_functions", e)
+            for e in ENGINES
+        ],
+        ("hang_if_dark", "not returned after 2 s at .*user_functions", ENGINES[0]),
+        ("hang_if_dark", "TimeoutError: .*2 s", {"engine": "dataloader", "workers": 1}),
+        ("leave_if_dark", "raised SystemExit", ENGINES[0]),
     ],
+    ids=str,
 )
-@pytest.mark.parametrize("options", [*ENGINES, {"engine": "dataloader", "workers": 2}], ids=str)
 def test_what_fails_in_a_worker_names_function_and_sample(
-    root: Path, options: Any, name: str, reason: str
+    root: Path, name: str, reason: str, options: Any
 ) -> None:
     with pytest.raises(StepError, match=reason) as caught:
         images(root, step(name, workers=1, timeout=2), CROP, **options)
@@ -172,7 +176,7 @@ def test_a_sample_refused_in_a_worker_is_left_out(root: Path, options: Any) -> N
 
 def test_the_loader_ends_the_workers(root: Path) -> None:
     nested = {"random_apply": {"p": 1.0, "transforms": [step("name_process", workers=1)]}}
-    with load(root, ["decode", step("name_process", workers=2), nested, CROP]) as loader:
+    with load(root, ["decode", step("name_process", workers=1), nested, CROP]) as loader:
         processes = {int(n) for image in by_id(loader).values() for n in image.unique()}
         assert os.getpid() not in processes
     for process in processes:

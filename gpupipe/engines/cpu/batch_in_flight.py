@@ -2,7 +2,8 @@
 
     read      all threads of the pool, in parts of at most 64 samples
     lower     the thread that read the last part; the other threads go on to the next batch
-    run       all threads, in parts of at most 32 samples, or of 1 if no field has a native program
+    run       all threads, in parts of at most 32 samples; of 1 if no field has a native program, or
+              if a function of the user's may take seconds
     deliver   the thread that ran the last part; it sets `result`
 
 If a sample fails, the later stages leave it out. If a stage itself fails, the whole batch fails.
@@ -29,6 +30,7 @@ from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, StepError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
+from gpupipe.pipeline.user_calls import list_calls
 from gpupipe.runtime import tracing
 from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.failures import machine_failure
@@ -180,7 +182,8 @@ class BatchInFlight:
         self._lower()
         parts: list[range] = []
         if self._runner is not None:
-            max_part = _MAX_RUN if self._runner.native else 1
+            is_short = self._runner.native and not list_calls(self._lowering.job.pipeline)
+            max_part = _MAX_RUN if is_short else 1
             parts = self._split(len(self._rows), max_part)
         self._share_out(parts, self._run_part, self._deliver)
 

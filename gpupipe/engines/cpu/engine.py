@@ -38,6 +38,7 @@ from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.spec_checks import is_picture
+from gpupipe.pipeline.user_calls import list_calls
 from gpupipe.runtime.batch_memory import BatchMemory, new_block, new_pinned_block
 from gpupipe.runtime.installation import import_torchvision
 from gpupipe.runtime.memory import on_stream, record_stream, to_device
@@ -147,7 +148,9 @@ class CpuEngine(QuarantiningEngine):
         # until the next arrives, or whose copy to the GPU has not ended.
         spare = (self.traits.batches_ahead + 2) * len(job.pipeline.outputs)
         self._memory = BatchMemory(spare, new_block if device_id is None else new_pinned_block)
-        self._threads = ThreadPool(job.threads)
+        # Threads that wait for processes use no core.
+        waiting = sum(call.workers for call in list_calls(job.pipeline))
+        self._threads = ThreadPool(job.threads + waiting)
         decoders = DecoderChain(decoder, job.max_pixels)
         self._starter = BatchStarter(
             job=job,

@@ -169,7 +169,8 @@ def _remap(
     return in_float32(image, lambda pixels: F.elastic(pixels, moves, mode, list(op.fill)))
 
 
-def _run_call_torch(op: ops.CallTorchOp, pixels: Pixels, row: int) -> Pixels:
+def run_call_torch(op: ops.CallTorchOp, pixels: Pixels, row: int) -> Pixels:
+    """Call a function on a tensor, and on the sample's part of the values."""
     return op.function(as_tensor(pixels), *(values[row] for values in op.values))
 
 
@@ -224,7 +225,7 @@ RULES = [
     single(ops.AddNoiseOp, "numpy.add", _run_add_noise),
     single(ops.RemapOp, "torchvision.elastic", _run_remap, needs_torchvision=True),
     single(ops.ElasticOp, "torchvision.elastic", _run_elastic, needs_torchvision=True),
-    single(ops.CallTorchOp, "call_torch", _run_call_torch, needs_torchvision=True),
+    single(ops.CallTorchOp, "call_torch", run_call_torch, needs_torchvision=True),
     single(ops.ColorMatrixOp, "numpy.matmul", _run_color_matrix),
     single(ops.ToDtypeOp, "torchvision.to_dtype", _run_to_dtype, needs_torchvision=True),
     single(ops.NormalizeOp, "torch.normalize", _run_normalize),

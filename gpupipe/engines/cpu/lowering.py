@@ -23,6 +23,7 @@ from gpupipe.engines.cpu import (
     compiled_degradations,
     compiled_kernels,
     kernels,
+    process_calls,
 )
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.program import Program, Rules
@@ -57,6 +58,7 @@ def find_rules() -> Rules:
         *compiled_kernels.create_rules(),
         *any_channel_kernels.create_rules(),
         *compiled_degradations.create_rules(),
+        *process_calls.create_rules(),
     ]
     if has_opencv():
         from gpupipe.engines.cpu import opencv_kernels
