@@ -7,6 +7,7 @@ from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.pipeline import Pipeline
 
 _DETECTION = ("torchvision", "detr")
+_ONE_IMAGE = ("dali", "huggingface")
 
 
 def explain_wrong_collate(batch_steps: Sequence[str], loader: LoaderConfig) -> str:
@@ -23,10 +24,14 @@ def explain_wrong_format(pipeline: Pipeline, loader: LoaderConfig) -> str:
     """Return why a pipeline cannot be delivered in `loader.format`; "" if it can."""
     if loader.shapes != "equal" and loader.memory_format == "channels_last":
         return f"shapes {loader.shapes} needs memory_format: contiguous"
-    if loader.format not in _DETECTION:
+    if loader.format not in (*_DETECTION, *_ONE_IMAGE):
         return ""
     if pipeline.views:
         return f"format {loader.format} delivers one image of each sample, and there are views"
+    return "" if loader.format in _ONE_IMAGE else _explain_wrong_detection(pipeline, loader)
+
+
+def _explain_wrong_detection(pipeline: Pipeline, loader: LoaderConfig) -> str:
     kinds = {spec.kind for spec in pipeline.annotations_of(pipeline.main).values()}
     if "boxes" not in kinds:
         return (

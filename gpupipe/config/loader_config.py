@@ -187,8 +187,12 @@ class LoaderConfig(_Frozen):
         dtype: Dtype of the first field of a batch; None keeps the dtype that the pipeline makes.
         memory_format: Strides of fields that were image files: `contiguous` or `channels_last`.
             The shape is (B, C, H, W) in both cases.
-        format: What a batch is: `dict`, `tuple`, `torchvision` or `detr`. A dict is such as
-            {"image": ..., "label": ...}, and a tuple is the first field and the label, which the
+        format: What a batch is: `dict`, `tuple`, `dali`, `huggingface`, `torchvision` or `detr`. A
+            dict is such as {"image": ..., "label": ...}. With `dali` it is a list of one dict with
+            "data" and "label", (B, 1), as from DALI's iterators. With `huggingface` it is a dict
+            with "pixel_values", "labels" and, where images are padded, "pixel_mask", 1 on pixels;
+            labels of data with boxes are a list of dicts with "class_labels" and "boxes", as those
+            of detr. A tuple is the first field and the label, which the
             data must have. With `torchvision` it is a list of images and a list of targets, as
             torchvision's detectors take them: 1 is added to labels, since 0 is the background,
             unless no class has the number 0, as with `classes: original` of the source coco. With
@@ -201,7 +205,8 @@ class LoaderConfig(_Frozen):
         targets: How boxes and what goes with them are delivered: `packed`, `padded` or `list`.
             `packed` is a gpupipe.Ragged. `padded` is one tensor (B, N, ...), with 0 after a
             sample's rows, or -1 for labels, and the number of rows, such as "num_boxes" (B,).
-            `list` is a list of B tensors. The formats torchvision and detr always have lists.
+            `list` is a list of B tensors. The formats torchvision and detr always have lists, and
+            so has huggingface.
         shapes: What images of unequal size become: `equal`, `list` or `padded`. `equal` refuses
             them. `list` delivers a list of B tensors (C, H, W). `padded` delivers one tensor, with
             0 below and to the right of smaller images, and beside it "image_mask", bool (B, H, W),
@@ -270,7 +275,7 @@ class LoaderConfig(_Frozen):
     quarantine: Path | None = None
     dtype: Literal["uint8", "float16", "bfloat16", "float32"] | None = None
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    format: Literal["dict", "tuple", "torchvision", "detr"] = "dict"
+    format: Literal["dict", "tuple", "dali", "huggingface", "torchvision", "detr"] = "dict"
     collate: Collate = None
     targets: Literal["packed", "padded", "list"] = "packed"
     shapes: Literal["equal", "list", "padded"] = "equal"

@@ -3,13 +3,13 @@
 engine            {"image": ..., "boxes.values": ..., "boxes.offsets": ..., "id": ...}
 loader.shapes     images as one tensor, a list, or padded with a mask
 loader.targets    a field of annotations as a Ragged, padded, or a list of tensors
-loader.format     a dict, a tuple, or what a detector of torchvision or DETR takes
+loader.format     a dict, a tuple, or what DALI's iterators, transformers or detectors have
 loader.collate    what a function of the user's makes of the samples
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.annotations.batch_annotations import OFFSETS, VALUES, list_ragged
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gpupipe.annotations.ragged import Ragged
 
 Batch = dict[str, Any]
+_PADDED = ("detr", "huggingface")
+"""The formats whose images of unequal size are padded, also with `shapes: list`."""
 LABELS = "labels"
 """The field of annotations that holds the class of each box."""
 
@@ -56,6 +58,12 @@ class BatchFormat:
         self._main = self._pipeline.main_outputs[0]
         self._first_label = 0 if is_zero_free(classes) else 1
         """What torchvision's format adds to labels: 0 stands for the background there."""
+        self._conversions: dict[str, Callable[[Batch], Any]] = {
+            "dali": self._to_dali,
+            "huggingface": self._to_hugging_face,
+            "torchvision": self._to_torchvision,
+            "detr": self._to_detr,
+        }
 
     def __call__(self, batch: Batch, as_tuple: bool) -> Any:
         """Return a batch in the format of the settings.
@@ -85,9 +93,8 @@ class BatchFormat:
             count = len(batch[self._main])
             samples = [{name: value[n] for name, value in batch.items()} for n in range(count)]
             return collate(self._collate, samples)
-        if self._loader.format == "torchvision":
-            return self._to_torchvision(batch)
-        return self._to_detr(batch) if self._loader.format == "detr" else batch
+        convert = self._conversions.get(self._loader.format)
+        return batch if convert is None else convert(batch)
 
     def _split(self, name: str, batch: Batch) -> None:
         """Replace the elements of images that differ in size by a list, or by a padded tensor."""
@@ -98,7 +105,7 @@ class BatchFormat:
         shapes = batch.pop(name + SHAPES)
         images = unflatten(batch.pop(name + VALUES), shapes)
         format = self._loader.format
-        if format == "torchvision" or (format != "detr" and self._loader.shapes == "list"):
+        if format == "torchvision" or (format not in _PADDED and self._loader.shapes == "list"):
             batch[name] = images
             return
         # An image has the axes (C, H, W); any other array is padded along all of its axes.
@@ -182,6 +189,31 @@ class BatchFormat:
                     boxes = torch.cat([(first + last) / 2, last - first], -1)
                     target[name] = boxes / boxes.new_tensor([wide, high, wide, high])
         return {self._main: images, "mask": mask.to(images.device), "targets": targets}
+
+    def _to_dali(self, batch: Batch) -> list[Batch]:
+        """Return a batch of DALI's iterators: a dict a pipeline, with labels of shape (B, 1)."""
+        named = dict(batch)
+        named["data"] = named.pop(self._main)
+        if "label" in named:
+            named["label"] = named["label"][:, None]
+        return [named]
+
+    def _to_hugging_face(self, batch: Batch) -> Batch:
+        """Return the arguments of a model of transformers."""
+        if any(spec.kind == "boxes" for spec in self._ragged.values()):
+            made = self._to_detr(batch)
+            labels = [
+                {"class_labels" if name == LABELS else name: value for name, value in of.items()}
+                for of in made["targets"]
+            ]
+            mask = (~made["mask"]).long()
+            return {"pixel_values": made[self._main], "pixel_mask": mask, "labels": labels}
+        batch["pixel_values"] = batch.pop(self._main)
+        if (mask := batch.pop(f"{self._main}_mask", None)) is not None:
+            batch["pixel_mask"] = mask.long()
+        if "label" in batch:
+            batch["labels"] = batch.pop("label")
+        return batch
 
 
 def padding_of(spec: Spec) -> float:

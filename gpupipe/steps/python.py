@@ -171,7 +171,10 @@ class Python(Step):
 
     def _hash_text(self) -> str:
         """Return a hash of the function's text; "" if none is at hand, as in a server's client."""
-        return "" if self._input is None else self._find().hash_text()
+        try:
+            return self._find().hash_text()
+        except StepIncompatibleError:
+            return ""
 
     def _try_once(self) -> Any:
         assert self._input is not None

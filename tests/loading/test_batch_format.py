@@ -190,3 +190,43 @@ def test_a_collate_function_in_a_file_and_beside_other_settings(root: Path, tmp_
         gpupipe.load(file, batch=["cutmix"])
     with pytest.raises(ConfigError, match=r"train\.yaml:3|no_such_module cannot be imported"):
         gpupipe.load(file, engine="cpu", collate="no_such_module:f")
+
+
+def test_transformers_get_pixel_values_labels_and_a_mask_of_pixels(
+    root: Path, packed: dict[str, Any]
+) -> None:
+    batch = first_batch(root, format="huggingface")
+    detr = first_batch(root, format="detr")
+    assert set(batch) == {"pixel_values", "pixel_mask", "labels"}
+    assert torch.equal(batch["pixel_mask"], (~detr["mask"]).long())
+    for own, target in zip(batch["labels"], detr["targets"], strict=True):
+        assert torch.equal(own["class_labels"], target["labels"])
+        assert torch.equal(own["boxes"], target["boxes"])
+    files: list[Any] = [(str(path), n % 2) for n, path in enumerate(sorted(root.glob("*/*.jpg")))]
+    options: dict[str, Any] = {"device": "cpu", "batch_size": 3, "shuffle": False}
+    with gpupipe.load(files, pipeline=STEPS, format="huggingface", **options) as loader:
+        batch = next(iter(loader))
+    assert {name: value.shape for name, value in batch.items()} == {
+        "pixel_values": (3, 3, 40, 60),
+        "labels": (3,),
+    }
+    steps = ["decode", {"random_resize": {"min_size": 20, "max_size": 40}}]
+    options |= {"shapes": "padded", "engine": "cpu"}
+    with gpupipe.load(files, pipeline=steps, format="huggingface", **options) as loader:
+        batch = next(iter(loader))
+    assert batch["pixel_mask"].dtype == torch.int64
+    assert batch["pixel_mask"][:, 0, 0].tolist() == [1, 1, 1]
+    assert (
+        batch["pixel_mask"].shape
+        == batch["pixel_values"].shape[:1] + batch["pixel_values"].shape[2:]
+    )
+
+
+def test_the_iterators_of_dali_give_a_list_of_one_dict(root: Path) -> None:
+    files: list[Any] = [(str(path), n % 2) for n, path in enumerate(sorted(root.glob("*/*.jpg")))]
+    with gpupipe.load(
+        files, pipeline=STEPS, format="dali", device="cpu", batch_size=3, shuffle=False
+    ) as loader:
+        (batch,) = next(iter(loader))
+    assert batch["data"].shape == (3, 3, 40, 60)
+    assert batch["label"].squeeze(-1).tolist() == [0, 1, 0]

@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 
 from helpers import forked_python
+from helpers.full_product import IS_FULL
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -73,6 +74,25 @@ def test_resnet_reports_the_accuracy(folder: Path) -> None:
     words = ["colours.yaml", "--epochs", "2", "batch_size=12"]
     said = run_example(folder, str(EXAMPLES / "resnet.py"), *words)
     assert re.search(r"epoch 0: loss .*\nepoch 1: loss [\d.]+, accuracy [\d.]+% of 4", said)
+
+
+_FULL = pytest.mark.skipif(not IS_FULL, reason="imports a framework: GPUPIPE_TEST_ALL=1")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("plain_loop", r"epoch 1: loss \d"),
+        pytest.param("references_loop", r"loss \d", marks=_FULL),
+        pytest.param("accelerate_loop", r"loss \d", marks=_FULL),
+        pytest.param("lightning_loop", "4 steps", marks=_FULL),
+        pytest.param("trainer_loop", r"4 steps, loss \d", marks=_FULL),
+    ],
+)
+def test_short_loops(folder: Path, faces: Path, name: str, expected: str) -> None:
+    script = EXAMPLES / "loops" / f"{name}.py"
+    assert len(script.read_text().splitlines()) < 40
+    assert re.search(expected, run_example(folder, str(script), str(faces)))
 
 
 TRAIN_PY = """

@@ -99,12 +99,17 @@ class Part:
 
 
 def as_numbers(value: Any) -> NDArray[Any] | None:
-    """Return an array, a tensor or a number as a contiguous array; None for anything else."""
+    """Return an array, a tensor, numbers or a list of them as an array; None for anything else."""
     if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
         tensor = value.detach().cpu()
         try:
             value = tensor.numpy()
         except TypeError:  # bfloat16, which NumPy lacks
+            return None
+    if isinstance(value, list):
+        try:
+            value = np.array(value)
+        except ValueError:  # rows of different lengths
             return None
     if not isinstance(value, (np.ndarray, np.generic, int, float)):
         return None
@@ -247,7 +252,8 @@ def _split(item: Any) -> dict[Key, Any]:
     """Return the values in an item, by their keys; a single value has the key None."""
     if isinstance(item, Mapping) and not _is_undecoded(item):
         return dict(item)
-    if isinstance(item, (tuple, list)):
+    is_numbers = isinstance(item, list) and as_numbers(item) is not None
+    if isinstance(item, (tuple, list)) and not is_numbers:
         return dict(enumerate(item))
     return {None: item}
 

@@ -21,6 +21,8 @@ def learn(item: Any, **choice: Any) -> dict[str, Any]:
 def test_parts_are_named_by_key_or_by_what_they_are() -> None:
     assert learn(b"1") == {"image": (None, "bytes", "")}
     assert learn(np.zeros(5, np.float32)) == {"array": (None, "float32", "L")}
+    assert learn([[1, 2], [3, 4]]) == {"image": (None, "int64", "HW")}
+    assert learn(([1.0, 2.0], 1)) == {"array": (0, "float64", "L"), "label": (1, "int64", "")}
     assert learn((2.5, 3, "a.jpg", True)) == {
         "image": (2, "bytes", ""),
         "field_0": (0, "float64", ""),
@@ -67,6 +69,7 @@ def test_numbers_are_of_one_dtype() -> None:
 def test_what_is_no_number_is_known() -> None:
     assert as_numbers(torch.zeros(2, dtype=torch.bfloat16)) is None
     assert as_numbers(np.array(["a"])) is None
+    assert as_numbers([[1], [2, 3]]) is None
     big = as_numbers(np.arange(3, dtype=">i4"))
     assert big is not None
     assert big.dtype.isnative

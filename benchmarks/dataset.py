@@ -1,0 +1,103 @@
+"""A Dataset of JPEG bytes beside the source folder, on the CPU engine.
+
+    # about 2 minutes, with nothing beside it; writes benchmarks/results/dataset.json
+    python benchmarks/dataset.py
+    python benchmarks/dataset.py --quick  # a check that it runs
+    # one contestant, one process, one line of JSON
+    python benchmarks/dataset.py --one bytes
+
+Method: photographs of 500x375, cropped to 224 at random, as floats. The Dataset has the bytes of
+the files in memory, and their labels. Each contestant runs in a fresh process, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from statistics import median
+from typing import Any
+
+import harness
+import photos
+
+_CONTESTANTS = ("folder", "bytes", "paths")
+_GOAL = 0.95
+_STEPS: list[Any] = [
+    "decode",
+    {"random_resized_crop": {"size": 224}},
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+]
+
+
+class Photos:
+    """The files of a folder, as bytes or as paths, each with a label."""
+
+    def __init__(self, root: Any, as_bytes: bool) -> None:
+        paths = sorted(root.glob("*/*.*"))
+        self.items = [path.read_bytes() if as_bytes else str(path) for path in paths]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> tuple[bytes | str, int]:
+        return self.items[index], index % 10
+
+
+def main() -> None:
+    arguments = _arguments()
+    harness.prepare(arguments)
+    if arguments.one:
+        print(json.dumps({"images_per_second": measure(arguments.one, arguments)}))
+        return
+    photos.imagenet_like(arguments.data, arguments.images)
+    rounds: dict[str, list[float]] = {name: [] for name in _CONTESTANTS}
+    for _ in range(arguments.rounds):
+        for name, found in rounds.items():
+            options = harness.passed_on(arguments, "images", "seconds")
+            one = harness.fresh(__file__, "--one", name, *options)
+            found.append(one["images_per_second"])
+    rates = {name: median(found) for name, found in rounds.items()}
+    for name, rate in rates.items():
+        print(f"{name:7} {rate:7.0f} images/s, {rate / rates['folder']:.2f} of folder")
+    holds = "holds" if rates["bytes"] >= _GOAL * rates["folder"] else "FAILS"
+    print(f"goal for bytes {_GOAL}: {holds}")
+    content = {"rounds": rounds, "ratio": rates["bytes"] / rates["folder"]}
+    print(f"written to {harness.write('dataset', content, arguments)}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = harness.options(__doc__)
+    parser.add_argument("--one", choices=_CONTESTANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=4.0, help="default: %(default)s")
+    parser.add_argument("--images", type=int, default=1000, help="default: %(default)s")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        vars(arguments).update({"seconds": 0.5, "images": 100, "rounds": 1})
+    return arguments
+
+
+def measure(name: str, arguments: argparse.Namespace) -> float:
+    """Return the images a second of one contestant, after a warm-up of one epoch."""
+    import gpupipe
+
+    root = photos.imagenet_like(arguments.data, arguments.images)
+    options: dict[str, Any] = {"device": "cpu", "engine": "cpu", "batch_size": 64}
+    if name == "folder":
+        config = {"data": {"source": "folder", "root": str(root)}, "pipeline": _STEPS}
+        loader = gpupipe.load(config, **options)
+    else:
+        loader = gpupipe.load(Photos(root, name == "bytes"), pipeline=_STEPS, **options)
+    with loader:
+        for _ in loader:
+            pass
+        images, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < arguments.seconds:
+            for batch in loader:
+                images += len(batch["image"])
+        return images / (time.perf_counter() - begin)
+
+
+if __name__ == "__main__":
+    main()
