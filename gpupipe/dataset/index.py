@@ -69,9 +69,10 @@ class Index:
         return f"{counted(len(self), 'sample')} {self.describe_classes()}{note}"
 
     def describe_classes(self) -> str:
-        """Return "in 416 classes", or "without labels"."""
-        count = counted(len(self.classes), "class", "classes")
-        return f"in {count}" if self.classes or not len(self) else "without labels"
+        """Return "in 416 classes", "without labels", or "with labels" that samples bring along."""
+        if self.classes or not len(self):
+            return f"in {counted(len(self.classes), 'class', 'classes')}"
+        return "with labels" if "label" in self.columns else "without labels"
 
     def __repr__(self) -> str:
         fields = ", ".join([*self.columns, *self.annotations, *self.values])

@@ -235,7 +235,7 @@ class ItemColumn(Column):
         rows: The item of each row, int64 (N,); None: all items in order.
     """
 
-    reader: ItemReader
+    reader: ItemReader | AbsentReader
     part: str
     fingerprint: str
     array: ArrayLayout | None = None
@@ -286,22 +286,40 @@ def explain_object(name: str) -> str:
     )
 
 
-def find_reader(key: str, name: str, named: tuple[DatasetOrigin, PartChoice] | None) -> ItemReader:
-    """Return the reader of a column that was pickled; open the data set if it is new here.
+@dataclass(frozen=True)
+class AbsentReader:
+    """Stands for the reader of a data set that is an object of another process.
 
-    Raises:
-        EngineError: The data set is an object of another process.
+    Attributes:
+        name: The name of the data set.
     """
+
+    name: str
+    count = 0
+
+    def read(self, part: str, rows: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """Raise EngineError: no worker can read the data set."""
+        raise EngineError(explain_object(self.name))
+
+    def find_path(self, row: int) -> str:
+        """Return "": nothing is known of the items."""
+        return ""
+
+
+def find_reader(
+    key: str, name: str, named: tuple[DatasetOrigin, PartChoice] | None
+) -> ItemReader | AbsentReader:
+    """Return the reader of a column that was pickled; open the data set if it is new here."""
     reader = _READERS.get(key)
-    if reader is None and named is None:
-        raise EngineError(explain_object(name))
-    if reader is None and named is not None:
-        while len(_OPENED) >= _MAX_OPENED:
-            _OPENED.pop(next(iter(_OPENED)))
-        reader = _OPENED[key] = ItemReader(*named)
-        reader.key = key
-        _READERS[key] = reader
-    assert reader is not None
+    if reader is not None:
+        return reader
+    if named is None:
+        return AbsentReader(name)
+    while len(_OPENED) >= _MAX_OPENED:
+        _OPENED.pop(next(iter(_OPENED)))
+    reader = _OPENED[key] = ItemReader(*named)
+    reader.key = key
+    _READERS[key] = reader
     return reader
 
 

@@ -86,7 +86,7 @@ def test_a_column_that_is_pickled_finds_its_reader_in_this_process_alone(
     data = pickle.dumps(column)
     monkeypatch.setattr(item_reader, "_READERS", {})
     with pytest.raises(EngineError, match=r"Counting is an object of one process.*'call'"):
-        pickle.loads(data)
+        pickle.loads(data).read(np.array([0]))
     origin = DatasetOrigin("collections:UserList", {"initlist": [b"a", b"b"]}, None)
     named = ItemReader(origin, PartChoice())
     assert named.has_paths is False
