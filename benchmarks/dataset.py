@@ -48,18 +48,19 @@ def main() -> None:
     arguments = _arguments()
     harness.prepare(arguments)
     if arguments.one:
-        print(json.dumps({"images_per_second": measure(arguments.one, arguments)}))
+        print(json.dumps(measure(arguments.one, arguments)))
         return
     photos.imagenet_like(arguments.data, arguments.images)
-    rounds: dict[str, list[float]] = {name: [] for name in _CONTESTANTS}
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in _CONTESTANTS}
     for _ in range(arguments.rounds):
         for name, found in rounds.items():
             options = harness.passed_on(arguments, "images", "seconds")
-            one = harness.fresh(__file__, "--one", name, *options)
-            found.append(one["images_per_second"])
-    rates = {name: median(found) for name, found in rounds.items()}
+            found.append(harness.fresh(__file__, "--one", name, *options))
+    rates = {name: median(r["images_per_second"] for r in found) for name, found in rounds.items()}
     for name, rate in rates.items():
-        print(f"{name:7} {rate:7.0f} images/s, {rate / rates['folder']:.2f} of folder")
+        cpu = median(r["cpu_us"] for r in rounds[name])
+        ratio = rate / rates["folder"]
+        print(f"{name:7} {rate:7.0f} images/s, {ratio:.2f} of folder, {cpu:.0f} us CPU an image")
     holds = "holds" if rates["bytes"] >= _GOAL * rates["folder"] else "FAILS"
     print(f"goal for bytes {_GOAL}: {holds}")
     content = {"rounds": rounds, "ratio": rates["bytes"] / rates["folder"]}
@@ -78,8 +79,8 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def measure(name: str, arguments: argparse.Namespace) -> float:
-    """Return the images a second of one contestant, after a warm-up of one epoch."""
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """Return the images a second of one contestant, and its CPU time, after an epoch to warm up."""
     import gpupipe
 
     root = photos.imagenet_like(arguments.data, arguments.images)
@@ -92,11 +93,13 @@ def measure(name: str, arguments: argparse.Namespace) -> float:
     with loader:
         for _ in loader:
             pass
-        images, begin = 0, time.perf_counter()
+        images, begin, cpu = 0, time.perf_counter(), time.process_time()
         while time.perf_counter() - begin < arguments.seconds:
             for batch in loader:
                 images += len(batch["image"])
-        return images / (time.perf_counter() - begin)
+        cpu = time.process_time() - cpu
+        rate = images / (time.perf_counter() - begin)
+        return {"images_per_second": rate, "cpu_us": cpu / images * 1e6}
 
 
 if __name__ == "__main__":
