@@ -45,7 +45,7 @@ class Scan:
 
     Attributes:
         name: "train" or "val".
-        index: The samples: those of `loader.subset`, if the config has one.
+        index: The samples: those of `loader.subset`, or those that are in a growing cache.
         ids: The row of each sample in the index of the whole data set, (N,).
         field: The field whose files were examined.
         channels: How many channels the pixels have: 3, or 1 for gray images.
@@ -92,7 +92,9 @@ def scan(name: str, config: Config, index: Index, headers_only: bool, progress: 
     column = index.columns[field]
     if column.array is not None:
         raise GpupipeError(f"{config.name}: '{field}' holds arrays; inspect looks at image files")
-    if (ids := select_samples(config, index).rows) is None:
+    ids = config.source.find_available_rows(index)  # of a growing cache
+    ids = select_samples(config, index).rows if ids is None else ids
+    if ids is None:
         ids = np.arange(len(index))
     else:
         index = index.subset(ids)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from gpupipe import config as configs
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.fill import Filler
+from gpupipe.cache.store import Store
 from gpupipe.errors import GpupipeError
 from gpupipe.inspection.scan import scan
 from gpupipe.runtime.progress import ignore_progress
@@ -66,6 +70,21 @@ def test_only_the_samples_of_the_subset_are_looked_at(tmp_path: Path) -> None:
         ids.append(part.ids.tolist())
     assert sorted(ids[0] + ids[1]) == list(range(30))
     assert len(ids[1]) == 6
+
+
+def test_only_the_samples_that_are_in_a_growing_cache_are_looked_at(tmp_path: Path) -> None:
+    write_files(tmp_path, 30)
+    cached = {"dir": str(tmp_path / "cache"), "max_bytes": "1MB", "shard_size": "500B"}
+    data = {"source": "remote", "url": (tmp_path / "train").as_uri(), "cache": cached}
+    config = configs.read({"data": data, "pipeline": ["decode"]})
+    source: Any = config.source
+    index = source.index()
+    store = Store(source.dataset, 1, 5.0, pause=lambda seconds: None)
+    Filler(CacheFolder(source.cache), source.dataset, store).publish_shard()
+    part = scan("train", config, index, True, ignore_progress)
+    assert 0 < len(part.ids) < 30
+    assert part.errors == {}
+    assert part.facts["width"].tolist() == [20 + n % 7 for n in part.ids.tolist()]
 
 
 def test_a_damaged_part_is_made_again(tmp_path: Path, cache: Path) -> None:
