@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpupipe.albumentations_adapter.containers import CHOICES
+from gpupipe.albumentations_adapter.containers import CHOICES, UNFORCED
 from gpupipe.albumentations_adapter.counterparts import COUNTERPARTS, NoCounterpartError
 from gpupipe.albumentations_adapter.items import as_one, is_on, make_item, without_on
 from gpupipe.config import to_plain_types
@@ -151,14 +151,14 @@ class _Conversion:
         """
         name = type(transform).__name__ if _is_own(transform) else ""
         where = f"{path} ({type(transform).__name__})" if path else type(transform).__name__
-        p = 1.0 if is_forced else float(transform.p)
+        p = 1.0 if is_forced and name not in UNFORCED else float(transform.p)
         if name in ("ToTensorV2", "NoOp") or p == 0:
             return []
         if name in ("Compose", "Sequential"):
             return self._apply_all(transform, path, where, p)
-        choice = CHOICES[name](transform) if name in CHOICES else None
+        choice = CHOICES[name](transform, p) if name in CHOICES else None
         if choice is not None:
-            return self._choose(transform, path, where, p, *choice)
+            return self._choose(transform, path, where, *choice)
         try:
             return self._take_step(transform, name, where, p)
         except NoCounterpartError:

@@ -24,7 +24,7 @@ _FILL = 114
 def from_ultralytics(hyp: str | Path | Mapping[str, Any]) -> StepList:
     """Return the steps of Ultralytics' hyperparameters for detection and pose.
 
-    They are those of `v8_transforms` in ultralytics/data/augment.py: letterbox, one affine map, the
+    They are those of v8_transforms() in ultralytics/data/augment.py: letterbox, one affine map, the
     colours, two flips; then values from 0 to 1, and the boxes that are too small are dropped. What
     the file leaves out has Ultralytics' default. Keys of training and losses are ignored.
 

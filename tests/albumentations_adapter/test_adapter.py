@@ -14,7 +14,7 @@ from albumentations.pytorch import ToTensorV2
 from PIL import Image
 
 import gpupipe
-from helpers import loaders
+from helpers import annotated_folder, loaders
 from helpers.reference import by_id
 
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
@@ -91,6 +91,20 @@ def test_other_transforms_are_called_with_seeds_of_their_samples(few_photos: Pat
     assert any(not torch.equal(first[id], second[id]) for id in first)
 
 
+def test_a_forced_container_draws_as_in_albumentations() -> None:
+    """A OneOf forces its transforms, but SomeOf and OneOrOther go by their own p."""
+    pair = [A.VerticalFlip(p=0.2), A.InvertImg(p=0.2)]
+    inner = [A.SomeOf(pair, n=1, p=0.6), A.OneOrOther(*pair, p=0.3), A.OneOf(pair, p=0.1)]
+    (choice,) = gpupipe.from_albumentations(A.OneOf(inner, p=1))[1:]
+    some, either, one = choice["random_choice"]["transforms"]
+    flips = [{"random_vertical_flip": {"p": 0.2}}, {"random_invert": {"p": 0.2}}]
+    forced = [{"random_vertical_flip": {"p": 1.0}}, {"random_invert": {"p": 1.0}}]
+    nested = [{"random_choice": {"transforms": flips}}]
+    assert some == {"random_apply": {"p": 0.6, "transforms": nested}}
+    assert either == {"random_choice": {"p": [0.3, 0.7], "transforms": forced}}
+    assert one == {"random_choice": {"transforms": forced}}
+
+
 def test_masks_go_through_what_moves_pixels() -> None:
     compose = A.Compose(
         [
@@ -123,6 +137,41 @@ def test_boxes_and_points_are_dropped_as_the_params_say() -> None:
     assert steps[1] == {"random_crop": {"size": [64, 64]}}
     assert steps[2]["python"]["moves_pixels"] is False
     assert steps[3:] == [sanitize, "sanitize_keypoints"]
+
+
+def test_boxes_and_points_of_a_source_are_those_of_albumentations(few_photos: Path) -> None:
+    """Through steps and a function that moves nothing, where all parameters are certain."""
+    compose = A.Compose(
+        [
+            A.HorizontalFlip(p=1),
+            A.Resize(90, 70),
+            A.CLAHE(p=1),
+            A.Transpose(p=1),
+            A.CenterCrop(60, 80),
+        ],
+        bbox_params=A.BboxParams("pascal_voc", min_width=1, min_height=1),
+        keypoint_params=A.KeypointParams("xy", remove_invisible=False),
+    )
+    with pytest.warns(UserWarning, match="CLAHE"):
+        steps = gpupipe.from_albumentations(compose)
+    with annotated_folder.load(few_photos, steps, shapes="list") as loader:
+        samples = annotated_folder.by_sample(loader)
+    counts = []
+    for id, sample in samples.items():
+        with Image.open(loader.index.location(id)) as image:
+            pixels = np.array(image.convert("RGB"))
+        drawn = annotated_folder.draw(id, pixels.shape[:2], 8)
+        rows = np.concatenate([drawn["boxes"], drawn["labels"][:, None]], -1)
+        points = drawn["keypoints"].reshape(-1, 2)
+        expected = compose(image=pixels, bboxes=rows, keypoints=points)
+        boxes = np.reshape(expected["bboxes"], (-1, 5))
+        assert np.abs(sample["boxes"].numpy() - boxes[:, :4]).max(initial=0) < 0.01
+        assert sample["labels"].tolist() == boxes[:, 4].astype(int).tolist()
+        counts.append((len(rows), len(boxes)))
+        if len(rows) == len(boxes):
+            moved = sample["keypoints"].numpy().reshape(-1, 2)  # two mirrors swap no pair
+            assert np.abs(moved - expected["keypoints"]).max(initial=0) < 0.01
+    assert sum(kept for _, kept in counts) > 5
 
 
 @pytest.mark.parametrize(
