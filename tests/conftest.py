@@ -36,6 +36,9 @@ os.environ.setdefault("PYTEST_TIMEOUT", "300")
 # two fifths of the CPU time of tests that transform images. libgomp reads it when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Albumentations asks the package index for a newer release when it is imported.
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
 # A fork server that tests start has imported this before it forks: 3 seconds of CPU time a worker.
 multiprocessing.set_forkserver_preload(["gpupipe.engines.dataloader.samples"])
 

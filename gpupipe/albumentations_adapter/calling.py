@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -42,6 +43,8 @@ class AlbumentationsTransform:
 
     def _restore(self) -> Any:
         """Construct the transform."""
+        # Else each process asks the package index for a newer release when it imports the package.
+        os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
         import albumentations
 
         for name in _list_modules(self._description):  # a class registers itself there
