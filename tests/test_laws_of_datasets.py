@@ -14,6 +14,7 @@ import torch
 
 import gpupipe
 from helpers import served, user_datasets
+from helpers.full_product import IS_FULL
 from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
 from helpers.small_images import shrink_all
 from helpers.user_datasets import Faces
@@ -135,6 +136,7 @@ def cluster() -> Iterator[RayCluster]:
     assert_nothing_left()
 
 
+@pytest.mark.skipif(not IS_FULL, reason="starts a Ray cluster: GPUPIPE_TEST_ALL=1")
 def test_ray_delivers_the_same_samples(
     config: Path, root: Path, alone: Samples, cluster: RayCluster
 ) -> None:

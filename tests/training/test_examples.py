@@ -82,7 +82,7 @@ _FULL = pytest.mark.skipif(not IS_FULL, reason="imports a framework: GPUPIPE_TES
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("plain_loop", r"epoch 1: loss \d"),
+        pytest.param("plain_loop", r"epoch 1: loss \d", marks=_FULL),
         pytest.param("references_loop", r"loss \d", marks=_FULL),
         pytest.param("accelerate_loop", r"loss \d", marks=_FULL),
         pytest.param("lightning_loop", "4 steps", marks=_FULL),
