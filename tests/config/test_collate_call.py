@@ -31,7 +31,7 @@ def test_a_module_beside_the_file(tmp_path: Path) -> None:
         CollateCall("collate_beside:coun", tmp_path).find()
 
 
-@pytest.mark.parametrize("call", [Count, Count(), len], ids=str)
+@pytest.mark.parametrize("call", [Count, Count(), len], ids=["class", "object", "builtin"])
 def test_a_class_an_object_and_a_builtin(call: Any) -> None:
     assert collate(CollateCall(call, None).find(), [{}, {}, {}]) == 3
 

@@ -236,7 +236,7 @@ def test_a_data_set_that_is_shorter_than_it_says_is_named(root: Path) -> None:
         ),
         ([(b"1", None)], r"list\[0\]\[1\] is a NoneType"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_is_no_data_set_is_refused_with_the_reason(dataset: Any, reason: str) -> None:
     with pytest.raises(gpupipe.GpupipeError, match=f"(?s){reason}"):
