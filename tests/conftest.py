@@ -177,3 +177,11 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         texts = [f"{count} {reason}" for reason, count in reasons.most_common()]
         reporter.write_line(f"skipped: {'; '.join(texts)}")
     return result
+
+
+@pytest.fixture(scope="module")
+def forked_in_module() -> Iterator[None]:
+    """The code under test forks where it starts sys.executable; see helpers/forked_python.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", forked_python.executable())
+        yield

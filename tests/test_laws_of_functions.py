@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ GLOBALLY: list[Any] = [
 ]
 load = loading(STEPS, seed=7, engine="cpu", batch_size=8)
 Images = dict[int, torch.Tensor]
+pytestmark = pytest.mark.usefixtures("forked_in_module")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_draws_depend_neither_on_the_engine_nor_on_the_batch(
 
 
 @pytest.fixture(scope="module")
-def drawn_globally(root: Path) -> Images:
+def drawn_globally(root: Path, forked_in_module: None) -> Images:
     """Every image of epoch 0, by a function that draws from global generators."""
     with load(root, GLOBALLY, batch_size=1, threads=1) as loader:
         images = by_id(loader)
@@ -167,9 +167,7 @@ def cluster() -> Iterator[RayCluster]:
 
 def test_ray_delivers_the_same_images(root: Path, tmp_path: Path, cluster: RayCluster) -> None:
     """Its workers import the module that lies beside the file."""
-    # The Python of this cluster is a fork, which passes no descriptors on.
-    _, begin, code = Path(user_functions.__file__).read_text().partition("import os\n")
-    code = f"import sys\n{begin}sys.executable = {sys.executable!r}\n{code}"
+    code = Path(user_functions.__file__).read_text()
     (tmp_path / "steps_for_ray.py").write_text(code)
     data = {"source": "folder", "root": str(root)}
     names = {"stamp": {}, "draws_of_all": {"workers": 1}}

@@ -58,6 +58,7 @@ class Process:
     ) -> None:
         request: dict[str, object] = {
             "arguments": [str(word) for word in arguments],
+            "descriptors": [],
             "cwd": str(cwd or Path.cwd()),
             "environment": dict(os.environ if env is None else env),
             "executable": executable(),
@@ -146,8 +147,7 @@ def run(
 def executable() -> str:
     """The path of a program that does what `python ARGUMENTS` does. It ends with this process.
 
-    With another of Python's options than -c, -m, -u and -W it starts a new one. Open files other
-    than 0 to 2 it does not pass on.
+    With another of Python's options than -c, -m, -u and -W it starts a new one.
     """
     script = Path(_server()).with_name("python")
     program = forked_python_program.__file__

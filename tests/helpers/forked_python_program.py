@@ -19,12 +19,13 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 
 
 def send_request(server: str, request: dict[str, object], streams: list[int]) -> socket.socket:
-    """Ask a server for a fork with these files 0 to 2.
+    """Ask a server for a fork with these open files.
 
     Args:
         server: The address of its socket.
-        request: What forked_python_server.py takes: arguments, cwd, environment and executable.
-        streams: Descriptors of the files. They stay open here.
+        request: What forked_python_server.py takes: arguments, cwd, environment, executable, and
+            `descriptors`, the numbers of the files after the first three.
+        streams: Descriptors of the files 0 to 2, and of the others. They stay open here.
 
     Returns:
         The connection, on which the server answers in lines: the process id, then the exit code.
@@ -38,6 +39,13 @@ def send_request(server: str, request: dict[str, object], streams: list[int]) ->
     return connection
 
 
+def _is_inherited(fd: int) -> bool:
+    """Whether a descriptor was passed on to this program."""
+    with suppress(OSError):
+        return os.get_inheritable(fd)
+    return False
+
+
 def _main(path: str, server: str, arguments: list[str]) -> None:
     """Have `server` fork for these arguments, pass signals on, and end as the fork ends."""
     if not arguments or (
@@ -45,13 +53,15 @@ def _main(path: str, server: str, arguments: list[str]) -> None:
     ):
         os.execv(sys.executable, [sys.executable, *arguments])
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # until the fork is there to get them
+    passed = [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2 and _is_inherited(fd)]
     request: dict[str, object] = {
         "arguments": arguments,
+        "descriptors": passed,
         "cwd": os.getcwd(),  # noqa: PTH109  # see above
         "environment": dict(os.environ),
         "executable": path,
     }
-    answers = send_request(server, request, [0, 1, 2]).makefile()
+    answers = send_request(server, request, [0, 1, 2, *passed]).makefile()
     pid = int(answers.readline())
 
     def forward(number: int, frame: object) -> None:

@@ -8,6 +8,7 @@ It imports nothing from forked_python.py, and ends when its standard input does.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import marshal
 import os
 import runpy
@@ -38,6 +39,7 @@ PRELOADED = (
     "gpupipe.cache.downloader",
     "fsspec.implementations.local",
 )
+_MAX_FILES = 32
 PRELOADED_IF_NAMED = ("lightning.pytorch",)
 """Modules that cost seconds, and that few programs import: imported when the first one names it."""
 
@@ -101,15 +103,20 @@ class _Program:
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The request that forked_python_program.py sends, and files 0 to 2."""
-    size, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    """The request that forked_python_program.py sends, and its open files."""
+    size, streams, _, _ = socket.recv_fds(connection, 8, _MAX_FILES)
     with connection.makefile("rb") as content:
         return marshal.loads(content.read(int.from_bytes(size, "little"))), streams
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> list[str]:
     """Take the files, folder and environment of a request. Returns its arguments."""
-    for number, stream in enumerate(streams):
+    numbers = [0, 1, 2, *request["descriptors"]]
+    above = max([*numbers, *streams]) + 1
+    moved = [fcntl.fcntl(stream, fcntl.F_DUPFD, above) for stream in streams]
+    for stream in streams:
+        os.close(stream)
+    for number, stream in zip(numbers, moved, strict=True):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(request["cwd"])

@@ -22,7 +22,7 @@ def memory() -> Iterator[SharedTensors]:
 
 
 @pytest.fixture(scope="module")
-def identity(memory: SharedTensors) -> Iterator[FunctionProcess]:
+def identity(memory: SharedTensors, forked_in_module: None) -> Iterator[FunctionProcess]:
     process = FunctionProcess(torch.nn.Identity(), {}, None, memory)
     yield process
     process.end()
@@ -63,6 +63,8 @@ def test_pixels_of_any_dtype_and_size_arrive(
     ],
     ids=["lambda", "arguments", "module"],
 )
-def test_what_a_process_cannot_import(memory: SharedTensors, call: Any, message: str) -> None:
+def test_what_a_process_cannot_import(
+    memory: SharedTensors, forked_in_module: None, call: Any, message: str
+) -> None:
     with pytest.raises(FunctionMissingError, match=message):
         FunctionProcess(call, {}, None, memory)

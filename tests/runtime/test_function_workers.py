@@ -23,6 +23,7 @@ from helpers import user_functions
 LIGHT = torch.arange(100, 244, dtype=torch.uint8).reshape(3, 6, 8)
 DARK = torch.zeros(3, 6, 8, dtype=torch.uint8)
 Open = Callable[..., FunctionWorkers]
+pytestmark = pytest.mark.usefixtures("forked_in_module")
 
 
 @pytest.fixture
@@ -45,6 +46,15 @@ def is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def ends(process: int) -> bool:
+    """Wait until a process has ended; return whether it has."""
+    for _ in range(100):
+        if not is_alive(process):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def find_process(workers: FunctionWorkers) -> int:
@@ -93,7 +103,7 @@ def test_a_class_is_constructed_in_the_process(open_workers: Open) -> None:
 
 
 @pytest.fixture(scope="module")
-def misbehaving() -> Iterator[FunctionWorkers]:
+def misbehaving(forked_in_module: None) -> Iterator[FunctionWorkers]:
     workers = FunctionWorkers("helpers.user_functions:misbehave", {}, None, 1, 1)
     yield workers
     workers.close()
@@ -155,12 +165,12 @@ def test_when_processes_end() -> None:
     copy = pickle.loads(pickle.dumps(workers))
     assert find_process(copy) != first, "a copy has processes of its own"
     workers.close()
-    assert not is_alive(first)
+    assert ends(first)
     assert find_process(copy) != find_process(workers), "a call after close() starts another"
     second = find_process(workers)
     del workers
     gc.collect()
-    assert not is_alive(second), "the last reference is gone"
+    assert ends(second), "the last reference is gone"
     copy.close()
 
 
@@ -184,8 +194,4 @@ def test_a_process_ends_with_its_parent_even_if_the_function_hangs() -> None:
         assert parent.stdout is not None
         process = int(parent.stdout.readline())
         parent.stdout.read()  # until both have ended, since the process has the pipe, too
-    for _ in range(100):
-        if not is_alive(process):
-            break
-        time.sleep(0.1)
-    assert not is_alive(process)
+    assert ends(process)

@@ -19,13 +19,16 @@ from helpers.loaders import loading
 from helpers.reference import by_id
 
 kernels = find_extension()
-pytestmark = pytest.mark.skipif(kernels is None, reason="the extension is not built")
+pytestmark = [
+    pytest.mark.skipif(kernels is None, reason="the extension is not built"),
+    pytest.mark.usefixtures("forked_in_module"),
+]
 SEEDS = np.array([3, 2**53 - 1, 4, 5], np.int64)
 load = loading(batch_size=8, seed=3, engine="cpu", threads=2)
 
 
 @pytest.fixture(scope="module")
-def drawing() -> Iterator[FunctionWorkers]:
+def drawing(forked_in_module: None) -> Iterator[FunctionWorkers]:
     yield from open_workers("draws_of_all", 2)
 
 
