@@ -153,7 +153,8 @@ class Source(pydantic.BaseModel):
         fields, values = self.list_names()
         every = [*fields, *values]
         for name in every:
-            if name in RESERVED_NAMES or not name or every.count(name) > 1:
+            is_taken = name in RESERVED_NAMES and not (self.delivers_labels and name == "label")
+            if is_taken or not name or every.count(name) > 1:
                 raise ValueError(
                     f"'{name}' cannot be the name of a field or value: names are not empty, "
                     f"none stands twice, and none is {' or '.join(RESERVED_NAMES)}"

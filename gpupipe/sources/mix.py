@@ -40,7 +40,7 @@ class Part(pydantic.BaseModel):
     weight: float = Field(default=1.0, gt=0, le=1e9, allow_inf_nan=False)
 
 
-def _build_part(options: Any) -> Any:
+def _build_part(options: Any, info: pydantic.ValidationInfo) -> Any:
     """Build a Part from {source: NAME, weight: NUMBER, ...}; return a Part unchanged.
 
     Raises ValueError if the options are invalid.
@@ -60,7 +60,7 @@ def _build_part(options: Any) -> Any:
         model = SOURCES.find(name)
         if issubclass(model, Growing):
             raise ValueError(f"'{name}' has other samples in each epoch, so it cannot be mixed")
-        part = {"source_name": name, "source": model.model_validate(rest)}
+        part = {"source_name": name, "source": model.model_validate(rest, context=info.context)}
         return Part.model_validate(part | {k: v for k, v in options.items() if k == "weight"})
     except LookupError as e:
         raise ValueError(e.args[0]) from e
@@ -106,6 +106,7 @@ class Mix(Source):
 
     name: ClassVar[str] = "mix"
     separate_files: ClassVar[bool] = False
+    delivers_labels: ClassVar[bool] = True
 
     parts: dict[str, _Part] = Field(min_length=1)
     stop: Stop = "first"

@@ -172,6 +172,18 @@ def test_a_yaml_names_a_class_or_a_function_beside_it(root: Path, tmp_path: Path
             gpupipe.load(tmp_path / "train.yaml", device="cpu")
 
 
+def test_data_sets_are_mixed(root: Path, tmp_path: Path) -> None:
+    code = Path(user_datasets.__file__).read_text()
+    (tmp_path / "beside_mix.py").write_text(code)
+    part = f"{{source: python, call: 'beside_mix:Faces', args: {{root: '{root}'}}"
+    text = f"data: {{source: mix, parts: {{a: {part}}}, b: {part}, weight: 2}}}}, origin: part}}\n"
+    (tmp_path / "mix.yaml").write_text(f"{text}pipeline: [decode]\n")
+    with gpupipe.load(tmp_path / "mix.yaml", device="cpu", ids=True, batch_size=12) as loader:
+        batch = next(iter(loader))
+    assert batch["part"].sum() == 8
+    assert batch["label"].tolist() == [id % 60 % 7 for id in batch["id"].tolist()]
+
+
 @pytest.mark.parametrize(
     ("engine", "form", "reason"),
     [
