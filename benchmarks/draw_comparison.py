@@ -5,7 +5,7 @@
     python benchmarks/draw_comparison.py report/results.json --out FOLDER
 
 `gpupipe compare --out` draws them when it has measured. This draws results.json again, with the
-lettering of today. It must run on the machine that measured, which the caption names.
+lettering of today. The caption names the machine that measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from typing import Any
 from gpupipe.bench import plots
 from gpupipe.bench.comparison import Comparison, Contestant, Result
 from gpupipe.bench.contestant import Contest, ContestOutcome
-from gpupipe.bench.machine import machine
 
 _REPOSITORY = Path(__file__).parents[1]
 _RENAMED = {"crew": "parallelism_with_unit"}
@@ -37,8 +35,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for all plots (default: docs/images)")
     arguments = parser.parse_args()
     content = json.loads(arguments.results.read_text())
-    if content["machine"]["processor"] != machine()["processor"]:
-        sys.exit(f"{arguments.results} was measured on {content['machine']['processor']}")
+    plots.machine = lambda: content["machine"]
     comparison = read_comparison(content)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import textwrap
 from collections.abc import Sequence
@@ -41,12 +42,14 @@ _CAPTION_WIDTH = 92
 """The largest number of characters in a line of the caption."""
 _FEW = 4
 """A plot has room for at least this many bars; a single bar would otherwise fill it."""
-_LETTER = 0.026
-"""The width of one character of a mean's label, as a share of the axis."""
+_TEXT_ROOM = 1.7
+"""How much longer the axis of rates is than the longest bar: room for the means beside the bars."""
 _CROWDED = 0.3
 """Points closer than this share of the x range have texts alternately above and below them."""
 _EDGE = 0.985
-"""The x position of the rounds of engines without workers, as a share of the axis."""
+"""The x position of the rounds of an engine without workers, as a share of the axis."""
+_APART = 0.03
+"""The distance between the positions of two such engines."""
 _DOT: dict[str, Any] = {
     "marker": "o",
     "s": 14,
@@ -56,7 +59,7 @@ _DOT: dict[str, Any] = {
     "zorder": 3,
 }
 _LOG_FROM = 5.0
-"""An axis is logarithmic if the largest mean is more than this many times the smallest."""
+"""The axis of times is logarithmic if the largest mean is this many times the smallest."""
 _TICKS = (1.0, 2.0, 5.0)
 """The ticks in a decade. matplotlib's own labels, such as 3 x 10^2 and 4 x 10^2, overlap."""
 
@@ -85,9 +88,9 @@ def time_per_batches(comparison: Comparison) -> Figure:
     of = "" if size is None else f" of {size} images"
     figure, axes = _create_figure(f"Time for 100 batches{of}", "lower is better")
     axes.set_ylabel("seconds")
-    for result in comparison.measured:
-        if result.contestant.workers is None:
-            _draw_across(axes, result)
+    engines = [r for r in comparison.measured if r.contestant.workers is None]
+    for number, result in enumerate(engines):
+        _draw_across(axes, result, _EDGE - number * _APART)
     if comparison.loaders:
         _draw_against_workers(axes, comparison.loaders)
     else:
@@ -97,8 +100,9 @@ def time_per_batches(comparison: Comparison) -> Figure:
         axes.set_yscale("log")
         _write_plain_ticks(axes.yaxis)
         axes.set_ylabel("seconds, on a logarithmic axis")
+        axes.set_ylim(top=_find_tick_above(_find_top(comparison.measured)))
     else:
-        axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+        axes.set_ylim(0, _find_linear_ticks(_find_top(comparison.measured))[-1])
     axes.legend(
         loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize="small"
     )
@@ -106,8 +110,31 @@ def time_per_batches(comparison: Comparison) -> Figure:
     return figure
 
 
-def _draw_across(axes: Axes, result: Result) -> None:
-    """Draw an engine without workers: mean as a line, deviation as a band, rounds as dots."""
+def _find_top(results: Sequence[Result]) -> float:
+    """Return the largest time that is drawn: of a round, or the end of an error bar."""
+    ends = [statistics.fmean(r.times) + (deviation(r.times) or 0.0) for r in results]
+    return max([*ends, *(seconds for r in results for seconds in r.times)], default=1.0)
+
+
+def _find_tick_above(value: float) -> float:
+    """Return the smallest tick of a logarithmic axis that is at least `value`."""
+    decade: float = 10.0 ** math.floor(math.log10(value))
+    return next(tick for n in (*_TICKS, 10.0) if (tick := n * decade) >= value)
+
+
+def _find_linear_ticks(top: float, max_count: int = 6) -> list[float]:
+    """Return the ticks of a linear axis from 0 to the first one that is at least `top`."""
+    from matplotlib.ticker import MaxNLocator
+
+    ticks: list[float] = MaxNLocator(max_count).tick_values(0, top).tolist()
+    return ticks
+
+
+def _draw_across(axes: Axes, result: Result, place: float) -> None:
+    """Draw an engine without workers: mean as a line, deviation as a band, rounds as dots.
+
+    The dots have the colour of the engine, and are at `place`, a share of the axis.
+    """
     name, mean = result.contestant.name, statistics.fmean(result.times)
     spread = deviation(result.times) or 0.0
     color, dashes = _STYLES.get(name, _OTHER_STYLE)
@@ -115,7 +142,8 @@ def _draw_across(axes: Axes, result: Result) -> None:
     axes.axhline(mean, color=color, linestyle=dashes, linewidth=2, label=label)
     axes.axhspan(mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
     at_edge = axes.get_yaxis_transform()
-    axes.scatter([_EDGE] * len(result.times), result.times, transform=at_edge, **_DOT)
+    dots = _DOT | {"edgecolors": color}
+    axes.scatter([place] * len(result.times), result.times, transform=at_edge, **dots)
 
 
 def _draw_against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
@@ -129,7 +157,8 @@ def _draw_against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
     axes.errorbar(counts, means, bars, label="DataLoader", **style)
     beside = axes.transData + ScaledTranslation(-_BESIDE / 72, 0, axes.figure.dpi_scale_trans)
     for number, (count, mean, result) in enumerate(zip(counts, means, loaders, strict=True)):
-        axes.scatter([count] * len(result.times), result.times, transform=beside, **_DOT)
+        dots = _DOT | {"edgecolors": _ORANGE}
+        axes.scatter([count] * len(result.times), result.times, transform=beside, **dots)
         axes.annotate(
             _format_times(result),
             (count, mean),
@@ -156,43 +185,31 @@ def rates(comparison: Comparison) -> Figure:
     ]
     bars = _list_bars([r.deviation for r in results])
     axes.barh(names, means, xerr=bars, color=colors, alpha=0.85, capsize=4)
-    if is_log := _is_log_better(means):
-        axes.set_xscale("log")
-        axes.set_xlabel("images/s, on a logarithmic axis")
-        axes.set_xlim(min(min(r.rates) for r in results) / 2, axes.get_xlim()[1])
-    else:
-        # Start at 0: an error bar may reach below it, a rate cannot.
-        axes.set_xlim(0, axes.get_xlim()[1] * 1.1)
+    # The axis starts at 0, so that lengths compare: an error bar may reach below it, a rate cannot.
+    top = max([r.mean + (r.deviation or 0.0) for r in results] or [1.0])
+    axes.set_xlim(0, _TEXT_ROOM * max([top, *(rate for r in results for rate in r.rates)]))
+    axes.set_xticks(_find_linear_ticks(top, 3))
     for y, r in enumerate(results):
         axes.scatter(r.rates, [y - _BELOW] * len(r.rates), **_DOT)
         _write_mean(axes, y, r)
     middle, half = (len(results) - 1) / 2, max(len(results), _FEW) / 2
     axes.set_ylim(middle - half, middle + half)
-    if is_log:
-        _write_plain_ticks(axes.xaxis)
-    else:
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.locator_params(axis="x", nbins=6)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     _write_caption(figure, comparison)
     return figure
 
 
 def _write_mean(axes: Axes, y: int, result: Result) -> None:
-    """Write the mean and its deviation into a bar, or after it if the bar is too short."""
-    spread = result.deviation or 0.0
-    text = f"{result.mean:,.0f}" + (f" ± {spread:,.0f}" if len(result.rates) > 1 else "")
-    left = axes.get_xlim()[0]
-    to_fraction = (axes.transData - axes.transAxes).transform
-    fits = to_fraction((max(result.mean - spread, left), y))[0] > _LETTER * len(text)
+    """Write the mean and its deviation after the bar, its error bar and its rounds."""
+    spread = result.deviation if len(result.rates) > 1 else None
     axes.annotate(
-        text,
-        (left if fits else max(result.mean + spread, *result.rates), y),
+        f"{result.mean:,.0f}" if spread is None else format_spread(result.mean, spread),
+        (max(result.mean + (spread or 0.0), *result.rates), y),
         xytext=(6, 0),
         textcoords="offset points",
         va="center",
-        color="white" if fits else _INK,
-        weight="bold" if fits else "normal",
-        annotation_clip=False,
+        color=_INK,
+        fontsize="small",
     )
 
 
@@ -231,12 +248,21 @@ def _list_bars(deviations: Sequence[float | None]) -> list[float] | None:
 
 
 def _format_times(result: Result) -> str:
-    """Format the mean of a result's times with three digits, and their deviation with two."""
+    """Format the mean of a result's times; that of a single round with three digits."""
     mean, spread = statistics.fmean(result.times), deviation(result.times)
-    text = f"{mean:,.0f}" if mean >= 100 else f"{mean:#.3g}"
     if spread is None:
-        return text
-    return f"{text} ± {f'{spread:,.0f}' if spread >= 10 else f'{spread:#.2g}'}"
+        return f"{mean:,.0f}" if mean >= 100 else f"{mean:#.3g}"
+    return format_spread(mean, spread)
+
+
+def format_spread(mean: float, spread: float) -> str:
+    """Format a mean and its deviation: two digits of the deviation, and the mean rounded alike."""
+    if not spread:
+        return f"{mean:,.3g} ± 0"
+    spread = float(f"{spread:.1e}")
+    places = 1 - math.floor(math.log10(spread))
+    digits = max(0, places)
+    return f"{round(mean, places):,.{digits}f} ± {spread:,.{digits}f}"
 
 
 def _is_crowded(counts: Sequence[int], number: int) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -78,20 +80,69 @@ NEAR = {
 }
 
 
-def test_a_mean_stands_in_its_bar_with_its_deviation() -> None:
+def test_a_mean_is_written_after_its_bar_its_error_bar_and_its_rounds() -> None:
     axes = plots.rates(measured(NEAR)).axes[0]
     texts = {text.get_text(): text for text in axes.texts}
-    assert list(texts) == ["1,717 ± 76", "750 ± 50", "2,259 ± 944"]
-    assert texts["2,259 ± 944"].xy[0] == axes.get_xlim()[0], "inside, from the left"
-    assert texts["2,259 ± 944"].get_color() == "white"
-    assert texts["750 ± 50"].xy[0] == 800, "behind a short bar and its rounds"
+    # two digits of the deviation, and the mean rounded alike: 2,259 ± 944 is 2,260 ± 940
+    assert list(texts) == ["1,717 ± 76", "750 ± 50", "2,260 ± 940"]
+    assert texts["2,260 ± 940"].xy[0] == pytest.approx(2259 + statistics.stdev(NEAR["DALI on CPU"]))
+    assert texts["750 ± 50"].xy[0] == 800
+
+
+@pytest.mark.parametrize("rates", [NEAR, RATES], ids=["near", "far apart"])
+def test_texts_of_rates_are_in_the_figure_and_tick_labels_apart(
+    rates: dict[str, list[float]],
+) -> None:
+    figure = plots.rates(measured(rates))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert all(text.get_window_extent().x1 < figure.bbox.x1 for text in axes.texts)
+    labels = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(a.x1 < b.x0 for a, b in itertools.pairwise(labels))
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread", "expected"),
+    [
+        (2259.0, 944.0, "2,260 ± 940"),
+        (56.19, 0.9996, "56.2 ± 1.0"),
+        (0.1793, 0.0214, "0.179 ± 0.021"),
+        (750.0, 0.0, "750 ± 0"),
+    ],
+)
+def test_two_digits_of_a_deviation_and_a_mean_rounded_alike(
+    mean: float, spread: float, expected: str
+) -> None:
+    assert plots.format_spread(mean, spread) == expected
+
+
+def test_rates_are_on_a_linear_axis_and_times_on_a_logarithmic_one_beyond_five_times() -> None:
+    axes = plots.rates(measured(RATES)).axes[0]
     assert axes.get_xscale() == "linear"
-
-
-def test_axes_are_logarithmic_beyond_five_times() -> None:
-    assert plots.rates(measured(RATES)).axes[0].get_xscale() == "log"
+    assert axes.get_xlim()[0] == 0
+    assert plots.time_per_batches(measured(RATES)).axes[0].get_yscale() == "log"
     assert plots.time_per_batches(measured(NEAR)).axes[0].get_yscale() == "linear"
     assert plots.time_per_batches(measured(NEAR)).axes[0].get_ylim()[0] == 0
+
+
+@pytest.mark.parametrize("rates", [NEAR, RATES], ids=["linear", "log"])
+def test_a_tick_is_above_all_times(rates: dict[str, list[float]]) -> None:
+    figure = plots.time_per_batches(measured(rates))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    largest = max(100 * BATCH_SIZE / rate for each in rates.values() for rate in each)
+    bottom, top = axes.get_ylim()
+    ticks = [tick for tick in axes.get_yticks() if bottom <= tick <= top * (1 + 1e-9)]
+    assert max(ticks) >= largest
+
+
+def test_circles_of_engines_differ_in_colour_and_place() -> None:
+    axes = plots.time_per_batches(measured(RATES)).axes[0]
+    circles = [dots for dots in axes.collections if len(dots.get_offsets()) == 3]
+    drawn = [(tuple(c.get_edgecolor()[0]), c.get_offsets()[0][0]) for c in circles]
+    across = [place for _, place in drawn if 0.5 < place < 1]
+    assert len(set(across)) == len(across) == 2
+    assert len({color for color, _ in drawn}) == 3, "two engines, and the DataLoader"
 
 
 @pytest.mark.parametrize("plot", [plots.rates, plots.time_per_batches])
@@ -101,7 +152,9 @@ def test_ticks_are_plain_numbers_and_the_title_fits(plot: Callable[..., Any]) ->
     axes = figure.axes[0]
     axis = axes.xaxis if plot is plots.rates else axes.yaxis
     texts = [tick.label1.get_text() for tick in axis.get_major_ticks()]
-    assert {text.replace(",", "").strip("0")[:1] for text in texts} <= set("125.")
+    if plot is plots.time_per_batches:
+        assert {text.replace(",", "").strip("0")[:1] for text in texts} <= set("125.")
+    assert all(re.fullmatch(r"[\d,.]+", text) for text in texts)
     assert [t.get_text() for t in axis.get_minorticklabels() if t.get_text()] == []
     title = next(t for t in (axes.title, axes._left_title) if t.get_text())
     assert title.get_window_extent().x1 < figure.bbox.x1
