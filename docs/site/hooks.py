@@ -56,6 +56,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links out of docs/ to the copies, and fill in the figures of the front page."""
     text = markdown.replace(measurements.PLACE, measurements.write_summary())
+    text = text.replace(measurements.PLACE_OF_PEERS, measurements.write_peers())
     folder = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
     return repository_files.include_files(
         repository_files.lead_links(text, page.file.src_uri), folder

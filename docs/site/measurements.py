@@ -10,10 +10,14 @@ from repository_files import ROOT
 
 PLACE = "<!-- measurements -->"
 """Where the front page has the table."""
+PLACE_OF_PEERS = "<!-- rates of peers -->"
+"""Where the page of peers has its table."""
 _WORKLOADS = ("lfw-affine", "imagenet_train", "imagenet_eval")
 SOURCES = (
     "benchmarks/core.py",
     *(f"benchmarks/results/core.{name}.engines.json" for name in _WORKLOADS),
+    "benchmarks/peers.py",
+    "benchmarks/results/peers.json",
 )
 """What the table of the front page links to."""
 _OTHER_SCRIPTS = {
@@ -56,6 +60,30 @@ def write_summary() -> str:
         f"({machine['processor']}, no GPU), with the range of the ratios of rounds: "
         "[`benchmarks/core.py --engines`](../benchmarks/core.py) measured them, and the results "
         f"({', '.join(links)}) have all of them."
+    )
+
+
+def write_peers() -> str:
+    """Return the table of the page of peers, the fastest first."""
+    content = _read("peers")
+    rounds, machine = content["rounds"], content["machine"]
+    names = sorted(rounds, key=lambda name: -_rate(rounds[name]))
+    lines = [
+        "| loader | version | images/s | lowest to highest round |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name in names:
+        rates = [each["images_per_second"] for each in rounds[name]]
+        title = "torch's DataLoader" if name == "torch" else name
+        lines.append(
+            f"| {title} | {content['versions'][name]} | {median(rates):,.0f} | "
+            f"{min(rates):,.0f} to {max(rates):,.0f} |"
+        )
+    return "\n".join(lines) + (
+        "\n\nA random resized crop of 224x224 and a flip of JPEGs of 500x375, as uint8 batches of "
+        f"128: medians of {len(rounds['gpupipe'])} interleaved rounds on {machine['cores']} cores "
+        f"({machine['processor']}, no GPU), by [`benchmarks/peers.py`](../benchmarks/peers.py) "
+        "([results](../benchmarks/results/peers.json))."
     )
 
 

@@ -1,0 +1,362 @@
+"""gpupipe beside other loaders that install from the package index: the same JPEGs, on the CPU.
+
+    pip install spdl litdata mosaicml-streaming webdataset grain pylance  # in a side environment
+    python benchmarks/peers.py  # writes benchmarks/results/peers.json
+    python benchmarks/peers.py --quick  # a check that it runs
+    # one contestant, one process, one line of JSON
+    python benchmarks/peers.py --one spdl imagenet
+
+Answers: images a second of each, as medians of interleaved rounds in fresh processes. Each takes a
+random resized crop of 224x224 and a flip out of photographs of 500x375, and delivers uint8 batches
+of 128 in a shuffled order. All but gpupipe leave the steps to the user: here torchvision does them,
+in as many worker processes (SPDL: threads) as there are cores. The data of a peer is converted to
+its format first; that is not timed. A peer that is not installed is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import io
+import itertools
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import harness
+import measuring
+import photos
+import round_statistics
+import torch
+
+_BATCH, _SIZE = 128, 224
+_WARM_SECONDS = 0.5
+_ROWS = 64
+"""The samples of a tar shard or of a fragment."""
+
+
+def main() -> None:
+    arguments = _arguments()
+    harness.prepare(arguments)
+    if arguments.one:
+        print(json.dumps(one(arguments.one[0], arguments)))
+        return
+    names = [name for name in PEERS if importlib.util.find_spec(PEERS[name].module)]
+    for name in names:
+        PEERS[name].prepare(arguments)
+    shared = harness.passed_on(arguments, "seconds", "images")
+
+    def run(name: str) -> dict[str, Any]:
+        return harness.fresh(__file__, *shared, "--one", name, "imagenet")
+
+    rounds = harness.interleaved(run, names, arguments.rounds, "peers")
+    versions = {name: _find_version(PEERS[name].package) for name in names}
+    path = harness.write("peers", {"rounds": rounds, "versions": versions}, arguments)
+    round_statistics.print_table(rounds)
+    print(f"written to {path}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = harness.contest(__doc__, rounds=3, seconds=1.5)
+    parser.add_argument("--images", type=int, default=512, help="photographs (%(default)s)")
+    harness.add_selection(parser, ["imagenet"])
+    return harness.parsed(parser, images=256)
+
+
+def _find_version(package: str) -> str:
+    import gpupipe
+
+    return gpupipe.__version__ if package == "gpupipe" else version(package)
+
+
+def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What measuring.measure returns."""
+    torch.set_num_threads(1)
+    build = PEERS[name].build
+    return measuring.measure(lambda: build(arguments), _count, arguments.seconds, _WARM_SECONDS)
+
+
+def _count(batch: Any) -> int:
+    image = batch["image"] if isinstance(batch, dict) else batch[0]
+    assert image.shape[-1] == _SIZE, image.shape
+    return int(image.shape[0])
+
+
+# --- the steps, as a user of these libraries writes them
+
+
+def transform(content: bytes) -> torch.Tensor:
+    """Decode a JPEG, cut a random window, resize and flip it."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+    from torchvision.transforms import v2
+
+    data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    image = decode_jpeg(data, ImageReadMode.RGB)
+    image = v2.RandomResizedCrop(_SIZE, antialias=True)(image)
+    result: torch.Tensor = v2.RandomHorizontalFlip()(image)
+    return result
+
+
+def _list_photographs(arguments: argparse.Namespace) -> list[Path]:
+    return sorted(photos.imagenet_like(arguments.data, arguments.images).glob("*/*.jpg"))
+
+
+def _folder(arguments: argparse.Namespace, name: str) -> Path:
+    folder: Path = arguments.data / f"peers-{name}-{arguments.images}"
+    return folder
+
+
+def _load(dataset: Any, **options: Any) -> Any:
+    return torch.utils.data.DataLoader(
+        dataset,
+        batch_size=_BATCH,
+        num_workers=harness.threads(),
+        persistent_workers=True,
+        **options,
+    )
+
+
+# --- gpupipe
+
+
+def _build_gpupipe(arguments: argparse.Namespace) -> Any:
+    import gpupipe
+
+    root = photos.imagenet_like(arguments.data, arguments.images)
+    steps = ["decode", {"random_resized_crop": {"size": _SIZE}}, "random_horizontal_flip"]
+    config = {"data": {"source": "folder", "root": str(root)}, "pipeline": steps}
+    return gpupipe.load(config, batch_size=_BATCH, device="cpu", engine="cpu")
+
+
+# --- torch's DataLoader, with no other library
+
+
+class _Files(torch.utils.data.Dataset[Any]):
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, n: int) -> tuple[torch.Tensor, int]:
+        return transform(self._paths[n].read_bytes()), n
+
+
+def _build_torch(arguments: argparse.Namespace) -> Any:
+    return _load(_Files(_list_photographs(arguments)), shuffle=True)
+
+
+# --- SPDL: threads
+
+
+class _Spdl:
+    """A pipeline for each pass, since one runs once."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+
+    def __iter__(self) -> Iterator[Any]:
+        from spdl.pipeline import PipelineBuilder
+
+        threads = harness.threads()
+        order = [self._paths[n] for n in torch.randperm(len(self._paths)).tolist()]
+        pipeline = (
+            PipelineBuilder()
+            .add_source(order)
+            .pipe(lambda path: transform(path.read_bytes()), concurrency=threads)
+            .aggregate(_BATCH)
+            .pipe(lambda images: (torch.stack(images),))
+            .add_sink(3)
+            .build(num_threads=threads)
+        )
+        with pipeline.auto_stop():
+            yield from pipeline
+
+
+def _build_spdl(arguments: argparse.Namespace) -> Any:
+    return _Spdl(_list_photographs(arguments))
+
+
+# --- LitData
+
+
+def _read(path: str) -> dict[str, Any]:
+    return {"image": Path(path).read_bytes(), "label": 0}
+
+
+def _prepare_litdata(arguments: argparse.Namespace) -> None:
+    import litdata
+
+    folder = _folder(arguments, "litdata")
+    if not folder.exists():
+        paths = [str(path) for path in _list_photographs(arguments)]
+        litdata.optimize(_read, paths, str(folder), num_workers=1, chunk_bytes="16MB")
+
+
+def _build_litdata(arguments: argparse.Namespace) -> Any:
+    import litdata
+
+    class Dataset(litdata.StreamingDataset):  # type: ignore[misc]
+        def __getitem__(self, index: Any) -> Any:
+            return transform(super().__getitem__(index)["image"]), 0
+
+    dataset = Dataset(str(_folder(arguments, "litdata")), shuffle=True)
+    return litdata.StreamingDataLoader(
+        dataset, batch_size=_BATCH, num_workers=harness.threads(), persistent_workers=True
+    )
+
+
+# --- Streaming
+
+
+def _prepare_streaming(arguments: argparse.Namespace) -> None:
+    from streaming import MDSWriter
+
+    folder = _folder(arguments, "streaming")
+    if folder.exists():
+        return
+    with MDSWriter(out=str(folder), columns={"image": "bytes"}, size_limit="16mb") as writer:
+        for path in _list_photographs(arguments):
+            writer.write({"image": path.read_bytes()})
+
+
+def _build_streaming(arguments: argparse.Namespace) -> Any:
+    from streaming import StreamingDataset
+
+    class Dataset(StreamingDataset):  # type: ignore[misc]
+        def __getitem__(self, index: Any) -> Any:
+            return transform(super().__getitem__(index)["image"]), 0
+
+    folder = str(_folder(arguments, "streaming"))
+    return _load(Dataset(local=folder, shuffle=True, batch_size=_BATCH))
+
+
+# --- WebDataset
+
+
+def _prepare_webdataset(arguments: argparse.Namespace) -> None:
+    folder = _folder(arguments, "webdataset")
+    if folder.exists():
+        return
+    folder.mkdir(parents=True)
+    paths = _list_photographs(arguments)
+    for first in range(0, len(paths), _ROWS):
+        with tarfile.open(folder / f"{first // _ROWS:04}.tar", "w") as archive:
+            for n, path in enumerate(paths[first : first + _ROWS], first):
+                content = path.read_bytes()
+                member = tarfile.TarInfo(f"{n:08}.jpg")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+
+def _build_webdataset(arguments: argparse.Namespace) -> Any:
+    import webdataset
+
+    shards = sorted(map(str, _folder(arguments, "webdataset").glob("*.tar")))
+    dataset = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(_ROWS)
+    return _load(dataset.to_tuple("jpg").map_tuple(transform))
+
+
+# --- Grain
+
+
+class _Grain:
+    """The batches of an endless iterator: its workers start once, and not for each pass."""
+
+    def __init__(self, paths: list[str]) -> None:
+        import grain
+
+        dataset = (
+            grain.MapDataset.source(paths)
+            .shuffle(seed=0)
+            .repeat()
+            .map(lambda path: transform(Path(path).read_bytes()).numpy())
+            .batch(_BATCH, batch_fn=lambda images: (torch.stack([*map(torch.from_numpy, images)]),))
+        )
+        options = grain.multiprocessing.MultiprocessingOptions(num_workers=harness.threads())
+        self._batches = iter(dataset.to_iter_dataset().mp_prefetch(options))
+        self._count = len(paths) // _BATCH
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._batches, self._count)
+
+
+def _build_grain(arguments: argparse.Namespace) -> Any:
+    return _Grain([str(path) for path in _list_photographs(arguments)])
+
+
+# --- Lance
+
+
+def _prepare_lance(arguments: argparse.Namespace) -> None:
+    import lance
+    import pyarrow as pa
+
+    folder = _folder(arguments, "lance")
+    if not folder.exists():
+        images = [path.read_bytes() for path in _list_photographs(arguments)]
+        lance.write_dataset(
+            pa.table({"image": pa.array(images, pa.binary())}), folder, max_rows_per_file=_ROWS
+        )
+
+
+class _Lance(torch.utils.data.Dataset[Any]):
+    def __init__(self, folder: str) -> None:
+        import lance
+
+        self._folder, self._dataset = folder, None
+        self._count = lance.dataset(folder).count_rows()
+
+    def __len__(self) -> int:
+        return int(self._count)
+
+    def __getitems__(self, rows: list[int]) -> list[tuple[torch.Tensor, int]]:
+        import lance
+
+        if self._dataset is None:
+            self._dataset = lance.dataset(self._folder)
+        table = self._dataset.take(rows)  # type: ignore[attr-defined]
+        return [(transform(image.as_py()), 0) for image in table.column("image")]
+
+
+def _build_lance(arguments: argparse.Namespace) -> Any:
+    # Lance is not fork-safe, as its pages say.
+    folder = str(_folder(arguments, "lance"))
+    return _load(_Lance(folder), shuffle=True, multiprocessing_context="spawn")
+
+
+def _prepare_nothing(arguments: argparse.Namespace) -> None:
+    _list_photographs(arguments)
+
+
+class Peer:
+    """A loader: its package, its module, what converts the data, and what builds the loader."""
+
+    def __init__(
+        self,
+        package: str,
+        module: str,
+        build: Callable[[argparse.Namespace], Any],
+        prepare: Callable[[argparse.Namespace], None] = _prepare_nothing,
+    ) -> None:
+        self.package, self.module = package, module
+        self.build, self.prepare = build, prepare
+
+
+PEERS = {
+    "gpupipe": Peer("gpupipe", "gpupipe", _build_gpupipe),
+    "torch": Peer("torch", "torch", _build_torch),
+    "spdl": Peer("spdl", "spdl", _build_spdl),
+    "litdata": Peer("litdata", "litdata", _build_litdata, _prepare_litdata),
+    "streaming": Peer("mosaicml-streaming", "streaming", _build_streaming, _prepare_streaming),
+    "webdataset": Peer("webdataset", "webdataset", _build_webdataset, _prepare_webdataset),
+    "grain": Peer("grain", "grain", _build_grain),
+    "lance": Peer("pylance", "lance", _build_lance, _prepare_lance),
+}
+
+
+if __name__ == "__main__":
+    main()
