@@ -31,6 +31,8 @@ import measuring
 import photos
 import round_statistics
 import torch
+from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.transforms import v2
 
 _BATCH, _SIZE = 128, 224
 _WARM_SECONDS = 0.5
@@ -90,9 +92,6 @@ def _count(batch: Any) -> int:
 
 def transform(content: bytes) -> torch.Tensor:
     """Decode a JPEG, cut a random window, resize and flip it."""
-    from torchvision.io import ImageReadMode, decode_jpeg
-    from torchvision.transforms import v2
-
     data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     image = decode_jpeg(data, ImageReadMode.RGB)
     image = v2.RandomResizedCrop(_SIZE, antialias=True)(image)
