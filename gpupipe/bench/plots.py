@@ -126,8 +126,7 @@ def _find_linear_ticks(top: float, max_count: int = 6) -> list[float]:
     """Return the ticks of a linear axis from 0 to the first one that is at least `top`."""
     from matplotlib.ticker import MaxNLocator
 
-    ticks: list[float] = MaxNLocator(max_count).tick_values(0, top).tolist()
-    return ticks
+    return [float(tick) for tick in MaxNLocator(max_count).tick_values(0, top)]
 
 
 def _draw_across(axes: Axes, result: Result, place: float) -> None:
