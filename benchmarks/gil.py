@@ -1,7 +1,8 @@
 """How long the interpreter's lock is held for each image, by pipeline, and the rate at which one
 process stops to scale.
 
-    # about 3 minutes, with nothing beside it; writes benchmarks/results/gil.json
+    # about 3 minutes, with nothing beside it; writes benchmarks/results/gil.json, from which
+    # benchmarks/lock_table.py writes the table in docs/performance.md
     python benchmarks/gil.py
     python benchmarks/gil.py --only simclr  # one pipeline; writes gil.simclr.json
     python benchmarks/gil.py --quick  # a check that it runs
@@ -189,9 +190,14 @@ def load_probe(data: Path) -> Callable[[float], Counts]:
     return probe
 
 
+def find_goal(name: str) -> float:
+    """Return the microseconds an image for which the lock of a pipeline may be held."""
+    return _GOALS.get(name, _RECIPE_GOAL)
+
+
 def describe(name: str, found: dict[str, Any]) -> str:
     """Return the line of the table: the lock's time, the goal, and the model's rates."""
-    goal = _GOALS.get(name, _RECIPE_GOAL)
+    goal = find_goal(name)
     verdict = "holds" if found["lock_us"] <= goal else "FAILS"
     rates = ", ".join(f"{n}: {rate:,.0f}" for n, rate in found["model_rates"].items())
     return (
