@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 _ORDER = (
-    *("init", "check", "show-batch", "run", "list", "show", "gallery", "parity", "compare"),
+    *("try", "init", "check", "show-batch", "run", "list", "show", "gallery", "parity", "compare"),
     *("profile", "tune", "inspect", "doctor", "fetch", "cache", "serve", "keys", "status"),
 )
 """The commands as a user comes to them. The others follow by name."""
