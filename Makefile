@@ -9,8 +9,8 @@ BIN = $(VENV)/bin
 RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
-    color_stages.py compiled_degradations.py compiled_kernels.py compiled_resize.py \
-    decoded_windows.py samples.py stages.py) \
+    color_stages.py compiled_degradations.py compiled_geometry.py compiled_kernels.py \
+    compiled_resize.py decoded_windows.py samples.py stages.py) \
     tests/decoders/builtin/test_jpeg_window.py tests/native/test_stages.py
 
 .PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint lint-mypy lint-rest \
@@ -90,6 +90,7 @@ sanitize: $(VENV)/.installed-test
 	    $(addprefix tests/runtime/test_installation.py::test_, any_contiguous_buffer_is_taken every_size_and_alignment_has_the_crc_of_zlib)
 	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_regions.py --seconds $(FUZZ_SECONDS)
 	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_colors.py --seconds $(FUZZ_SECONDS)
+	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_geometry.py --seconds $(FUZZ_SECONDS)
 	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_degradations.py --seconds $(FUZZ_SECONDS)
 
 lint: lint-mypy lint-rest

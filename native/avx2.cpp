@@ -17,7 +17,7 @@ bool is_supported() {
          __builtin_cpu_supports("f16c");
 }
 
-// The first and second four bytes of each of 8 places: R0 G0 B0 R1, and G1 B1 and two more.
+// The first and second four bytes of each of 8 places: of RGB, R0 G0 B0 R1, and G1 B1 and two more.
 struct Pair {
   __m256i low, high;
 };
@@ -53,20 +53,14 @@ AVX2_INLINE __m256i halves(int left, int right) {
   return _mm256_broadcastsi128_si256(one);
 }
 
-// Weighs the two pixels of a row: the pairs of 16-bit levels of each channel.
-AVX2_INLINE __m256i weigh_red(const Pair& p, __m256i wx) {
-  return _mm256_madd_epi16(_mm256_shuffle_epi8(p.low, halves(0, 3)), wx);
-}
-
-AVX2_INLINE __m256i weigh_green(const Pair& p, __m256i wx) {
-  const __m256i left = _mm256_shuffle_epi8(p.low, halves(1, -128));
-  const __m256i right = _mm256_shuffle_epi8(p.high, halves(-128, 0));
-  return _mm256_madd_epi16(_mm256_or_si256(left, right), wx);
-}
-
-AVX2_INLINE __m256i weigh_blue(const Pair& p, __m256i wx) {
-  const __m256i left = _mm256_shuffle_epi8(p.low, halves(2, -128));
-  const __m256i right = _mm256_shuffle_epi8(p.high, halves(-128, 1));
+// Weighs the two pixels of a row: the pairs of 16-bit levels of a channel.
+template <int kCount, int kChannel>
+AVX2_INLINE __m256i weigh(const Pair& p, __m256i wx) {
+  constexpr int kLeft = kChannel, kRight = kChannel + kCount;  // bytes of the 8
+  if (kRight < 4)
+    return _mm256_madd_epi16(_mm256_shuffle_epi8(p.low, halves(kLeft, kRight)), wx);
+  const __m256i left = _mm256_shuffle_epi8(p.low, halves(kLeft, -128));
+  const __m256i right = _mm256_shuffle_epi8(p.high, halves(-128, kRight - 4));
   return _mm256_madd_epi16(_mm256_or_si256(left, right), wx);
 }
 
@@ -110,11 +104,30 @@ struct Vectors {
   __m256i dx, dy, max_x, max_y, width, height, stride, max_offset;
 };
 
+// Warps those of 8 pixels one by one whose bit is set.
+AVX2_INLINE void warp_each(const Warp& warp, __m256i x, __m256i y, unsigned lanes, int column,
+                           uint8_t* const planes[]) {
+  alignas(32) int32_t xs[kBlock], ys[kBlock];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(xs), x);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(ys), y);
+  for (; lanes; lanes &= lanes - 1) {
+    const int n = __builtin_ctz(lanes);
+    warp_pixel(warp, xs[n], ys[n], column + n, planes);
+  }
+}
+
+template <int kCount, int kChannel>
+AVX2_INLINE void warp_channel(const Pair& above, const Pair& below, __m256i wx, __m256i wy,
+                              int column, uint8_t* const planes[]) {
+  if constexpr (kChannel < kCount)
+    store_levels(weigh<kCount, kChannel>(above, wx), weigh<kCount, kChannel>(below, wx), wy,
+                 planes[kChannel] + column);
+}
+
 // Warps 8 pixels whose coordinates fit 32 bits.
-AVX2_INLINE void warp_8(const Warp& warp, const Vectors& v, int64_t x0, int64_t y0, int column,
-                        uint8_t* const planes[kChannels]) {
-  const __m256i x = _mm256_add_epi32(_mm256_set1_epi32(int32_t(x0)), v.dx);
-  const __m256i y = _mm256_add_epi32(_mm256_set1_epi32(int32_t(y0)), v.dy);
+template <int kCount>
+AVX2_INLINE void warp_8(const Warp& warp, const Vectors& v, __m256i x, __m256i y, int column,
+                        uint8_t* const planes[]) {
   __m256i left = _mm256_srai_epi32(x, kFractionBits);
   __m256i top = _mm256_srai_epi32(y, kFractionBits);
   __m256i is_inside = _mm256_and_si256(is_at_most(left, v.max_x), is_at_most(top, v.max_y));
@@ -123,31 +136,31 @@ AVX2_INLINE void warp_8(const Warp& warp, const Vectors& v, int64_t x0, int64_t 
     const __m256i is_near = _mm256_and_si256(is_at_most(_mm256_add_epi32(left, one), v.width),
                                              is_at_most(_mm256_add_epi32(top, one), v.height));
     if (to_bits(is_near)) {
-      warp_block(warp, x0, y0, column, kBlock, planes);
+      warp_each(warp, x, y, 0xff, column, planes);
     } else {
-      for (int c = 0; c < kChannels; ++c) std::memset(planes[c] + column, warp.filled[c], kBlock);
+      for (int c = 0; c < kCount; ++c) std::memset(planes[c] + column, warp.filled[c], kBlock);
     }
     return;
   }
   const __m256i zero = _mm256_setzero_si256();
   left = _mm256_min_epi32(_mm256_max_epi32(left, zero), v.max_x);
   top = _mm256_min_epi32(_mm256_max_epi32(top, zero), v.max_y);
-  const __m256i offset = _mm256_add_epi32(_mm256_mullo_epi32(top, v.stride),
-                                          _mm256_add_epi32(left, _mm256_slli_epi32(left, 1)));
-  // The last pixel: 8 bytes from there would end after the image.
+  const __m256i offset =
+      _mm256_add_epi32(_mm256_mullo_epi32(top, v.stride),
+                       _mm256_mullo_epi32(left, _mm256_set1_epi32(kCount)));
+  // The last pixels: 8 bytes from there would end after the image.
   is_inside = _mm256_and_si256(is_inside, is_at_most(offset, v.max_offset));
   alignas(32) int32_t at[kBlock];
   _mm256_store_si256(reinterpret_cast<__m256i*>(at), _mm256_min_epi32(offset, v.max_offset));
   const Pair above = load_pair(warp.source.pixels, at);
   const Pair below = load_pair(warp.source.pixels + warp.source.stride, at);
   const __m256i wx = weights(x), wy = weights(y);
-  store_levels(weigh_red(above, wx), weigh_red(below, wx), wy, planes[0] + column);
-  store_levels(weigh_green(above, wx), weigh_green(below, wx), wy, planes[1] + column);
-  store_levels(weigh_blue(above, wx), weigh_blue(below, wx), wy, planes[2] + column);
-  for (unsigned rest = ~to_bits(is_inside) & 0xff; rest; rest &= rest - 1) {
-    const int n = __builtin_ctz(rest);
-    warp_pixel(warp, x0 + warp.dx[n], y0 + warp.dy[n], column + n, planes);
-  }
+  warp_channel<kCount, 0>(above, below, wx, wy, column, planes);
+  warp_channel<kCount, 1>(above, below, wx, wy, column, planes);
+  warp_channel<kCount, 2>(above, below, wx, wy, column, planes);
+  warp_channel<kCount, 3>(above, below, wx, wy, column, planes);
+  const unsigned rest = ~to_bits(is_inside) & 0xff;
+  if (rest) warp_each(warp, x, y, rest, column, planes);
 }
 
 // Whether the coordinates of a block fit 32 bits, with room for a round.
@@ -157,14 +170,61 @@ inline bool is_small(int64_t first, const int64_t* steps) {
   return -max < first && first < max && -max < last && last < max;
 }
 
+// The coordinates of 4 pixels of a warp of perspective: those of locate_pixel to the bit.
+AVX2_INLINE __m128i locate_four(const double* m, __m256d column, __m256d row, __m256d w) {
+  const __m256d at = _mm256_add_pd(_mm256_mul_pd(_mm256_set1_pd(m[0]), column), row);
+  const __m256d max = _mm256_set1_pd(kMaxPerspective), min = _mm256_set1_pd(-kMaxPerspective);
+  // Of a NaN and a number, the second is taken: a NaN is outside.
+  const __m256d inside = _mm256_min_pd(_mm256_max_pd(_mm256_div_pd(at, w), min), max);
+  return _mm256_cvtpd_epi32(_mm256_mul_pd(inside, _mm256_set1_pd(1 << kFractionBits)));
+}
+
+// The coordinates of 8 pixels.
+AVX2_INLINE void locate_8(const Warp& warp, int row, int column, __m256i* x, __m256i* y) {
+  const double* m = warp.matrix;
+  __m128i xs[2], ys[2];
+  for (int k = 0; k < 2; ++k) {
+    const __m256d at = _mm256_add_pd(_mm256_set1_pd(column + 4 * k), _mm256_setr_pd(0, 1, 2, 3));
+    const __m256d w = _mm256_add_pd(_mm256_mul_pd(_mm256_set1_pd(m[6]), at),
+                                    _mm256_set1_pd(m[7] * row + m[8]));
+    xs[k] = locate_four(m, at, _mm256_set1_pd(m[1] * row + m[2]), w);
+    ys[k] = locate_four(m + 3, at, _mm256_set1_pd(m[4] * row + m[5]), w);
+  }
+  const __m256i round = _mm256_set1_epi32(kRoundWeight);
+  *x = _mm256_add_epi32(_mm256_set_m128i(xs[1], xs[0]), round);
+  *y = _mm256_add_epi32(_mm256_set_m128i(ys[1], ys[0]), round);
+}
+
+template <int kCount>
+AVX2_INLINE void warp_blocks(const Warp& warp, const Vectors& v, int row, int width,
+                             uint8_t* const planes[]) {
+  for (int column = 0; column < width; column += kBlock) {
+    if (warp.is_perspective) {
+      __m256i xs, ys;
+      locate_8(warp, row, column, &xs, &ys);
+      warp_8<kCount>(warp, v, xs, ys, column, planes);
+      continue;
+    }
+    int64_t x, y;
+    locate_block(warp, row, column, &x, &y);
+    if (is_small(x, warp.dx) && is_small(y, warp.dy)) {
+      warp_8<kCount>(warp, v, _mm256_add_epi32(_mm256_set1_epi32(int32_t(x)), v.dx),
+                     _mm256_add_epi32(_mm256_set1_epi32(int32_t(y)), v.dy), column, planes);
+    } else {
+      warp_block(warp, x, y, column, kBlock, planes);
+    }
+  }
+}
+
 }  // namespace
 
 namespace avx2 {
 
-AVX2 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]) {
+AVX2 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[]) {
   const Image& s = warp.source;
   const int64_t max_offset = s.size() - s.stride - 8;  // of 8 bytes, with the row below
-  if (s.width < 2 || s.height < 2 || max_offset < 0 || s.size() > INT32_MAX) {
+  const bool is_far = warp.is_perspective && std::max(s.width, s.height) >= kMaxPerspective;
+  if (s.width < 2 || s.height < 2 || max_offset < 0 || s.size() > INT32_MAX || is_far) {
     kScalar.warp_row(warp, row, width, planes);
     return;
   }
@@ -178,15 +238,10 @@ AVX2 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[k
                      _mm256_set1_epi32(s.height),
                      _mm256_set1_epi32(int32_t(s.stride)),
                      _mm256_set1_epi32(int32_t(max_offset))};
-  for (int column = 0; column < width; column += kBlock) {
-    int64_t x, y;
-    locate_block(warp, row, column, &x, &y);
-    if (is_small(x, warp.dx) && is_small(y, warp.dy)) {
-      warp_8(warp, v, x, y, column, planes);
-    } else {
-      warp_block(warp, x, y, column, kBlock, planes);
-    }
-  }
+  if (s.channels == 1) warp_blocks<1>(warp, v, row, width, planes);
+  if (s.channels == 2) warp_blocks<2>(warp, v, row, width, planes);
+  if (s.channels == 3) warp_blocks<3>(warp, v, row, width, planes);
+  if (s.channels == 4) warp_blocks<4>(warp, v, row, width, planes);
 }
 
 }  // namespace avx2
@@ -196,11 +251,13 @@ const Variant kAvx2 = {"avx2",
                        avx2::warp_row,
                        avx2::split,
                        avx2::merge,
+                       avx2::reverse,
                        avx2::convert,
                        avx2::prepare_columns,
                        avx2::resize_columns,
                        avx2::blend_rows,
-                       &kColorAvx2};
+                       &kColorAvx2,
+                       &kFloatAvx2};
 
 }  // namespace gpupipe
 

@@ -12,9 +12,10 @@
 
 namespace gpupipe::avx2 {
 
-void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]);
+void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[]);
 void split(const uint8_t* pixels, uint8_t* const planes[kChannels], int width, bool is_reversed);
 void merge(const uint8_t* const planes[kChannels], uint8_t* pixels, int width);
+void reverse(const uint8_t* pixels, uint8_t* to, int width);
 void convert(const uint8_t* levels, uint8_t* values, int64_t count, const Conversion& k);
 void prepare_columns(Columns& columns);
 void resize_columns(const Columns& columns, const uint8_t* a, const uint8_t* b, uint16_t* pairs);

@@ -36,8 +36,7 @@ AVX2_INLINE __m128i shuffle_three(__m128i a, __m128i b, __m128i c, const uint8_t
       _mm_shuffle_epi8(c, load(how[2])));
 }
 
-constexpr int kLine = 16;              // floats in a cache line
-constexpr int kNext[] = {2, 0, 1};     // the channel of the value 8 further on
+constexpr int kLine = 16;  // floats in a cache line
 
 // A mask of the first `count` of 8 values.
 AVX2_INLINE __m256i mask_of(int64_t count) {
@@ -60,14 +59,20 @@ AVX2 int64_t convert_to_floats(const uint8_t* levels, float* values, int64_t cou
                                const Conversion& k) {
   if (count < 2 * kLine) return 0;
   const int64_t head = -(reinterpret_cast<uintptr_t>(values) / sizeof(float)) % kLine;
+  const int channels = k.channels, step = 8 % channels;
   const int64_t end = count - (count - head) % kLine;
   for (int64_t n = 0; n < head; n += 8)
-    _mm256_maskstore_ps(values + n, mask_of(head - n), to_numbers(levels + n, k, n % kChannels));
-  for (int64_t n = head, first = head % kChannels; n < end; n += 8, first = kNext[first])
+    _mm256_maskstore_ps(values + n, mask_of(head - n),
+                        to_numbers(levels + n, k, int(n % channels)));
+  int first = int(head % channels);  // the channel of the next value
+  for (int64_t n = head; n < end; n += 8) {
     _mm256_stream_ps(values + n, to_numbers(levels + n, k, first));
+    first += step;
+    if (first >= channels) first -= channels;
+  }
   int64_t n = end;
   for (; n + 8 <= count; n += 8)
-    _mm256_storeu_ps(values + n, to_numbers(levels + n, k, n % kChannels));
+    _mm256_storeu_ps(values + n, to_numbers(levels + n, k, int(n % channels)));
   return n;
 }
 
@@ -106,6 +111,19 @@ AVX2 void merge(const uint8_t* const planes[kChannels], uint8_t* pixels, int wid
                        shuffle_three(a, b, c, kShuffles.merge[k]));
   }
   merge_pixels(planes, pixels, n, width);
+}
+
+// Five pixels at a time: each vector writes a byte more, which the next one overwrites.
+AVX2 void reverse(const uint8_t* pixels, uint8_t* to, int width) {
+  constexpr int kCount = 5;
+  // The first byte of a vector is that before its pixels.
+  const __m128i turn = _mm_setr_epi8(13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, 0);
+  int n = 0;
+  for (; n + kCount < width; n += kCount) {
+    const __m128i five = load(pixels + kChannels * (width - kCount - n) - 1);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + kChannels * n), _mm_shuffle_epi8(five, turn));
+  }
+  reverse_pixels(pixels, to, n, width);
 }
 
 AVX2 void convert(const uint8_t* levels, uint8_t* values, int64_t count, const Conversion& k) {

@@ -32,25 +32,27 @@ Entry* find_entries(const Columns& columns) {
 }
 
 // Fills the entry of a block and a pair. Returns how many bytes from the offset on it reads.
-int fill_entry(const Taps& taps, int block, int pair, int32_t* offset, Entry* entry) {
+int fill_entry(const Columns& columns, int block, int pair, int32_t* offset, Entry* entry) {
+  const Taps& taps = columns.taps;
+  const int channels = columns.channels;
   int32_t from[kLanes];
   int32_t first = INT32_MAX, last = 0;
   for (int n = 0; n < kLanes; ++n) {
-    const int value = block * kLanes + n, output = value / kChannels;
+    const int value = block * kLanes + n, output = value / channels;
     from[n] = -1;
     if (output >= taps.count || 2 * pair >= taps.sizes[output]) continue;
-    from[n] = (taps.first[output] + 2 * pair) * kChannels + value % kChannels;
+    from[n] = (taps.first[output] + 2 * pair) * channels + value % channels;
     first = std::min(first, from[n]), last = std::max(last, from[n]);
   }
   *offset = first == INT32_MAX ? 0 : first;
-  const int reach = last - *offset + kChannels + 1;
+  const int reach = last - *offset + channels + 1;
   for (int n = 0; n < kLanes; ++n) {
     entry->shuffle[4 * n] = entry->shuffle[4 * n + 2] = 0;
     entry->weights[2 * n] = entry->weights[2 * n + 1] = 0;
     if (from[n] < 0) continue;
-    const size_t output = (block * kLanes + n) / kChannels;
+    const size_t output = (block * kLanes + n) / channels;
     for (int k = 0; k < 2; ++k) {
-      entry->shuffle[4 * n + 2 * k] = uint8_t(from[n] - *offset + k * kChannels);
+      entry->shuffle[4 * n + 2 * k] = uint8_t(from[n] - *offset + k * channels);
       entry->weights[2 * n + k] = taps.weights[output * taps.max_size + 2 * pair + k];
     }
   }
@@ -60,16 +62,17 @@ int fill_entry(const Taps& taps, int block, int pair, int32_t* offset, Entry* en
 // Without offsets, the source is too much larger than the output for shuffles.
 void prepare_columns(Columns& columns) {
   const Taps& taps = columns.taps;
-  const int blocks = (taps.count * kChannels + kLanes - 1) / kLanes, pairs = taps.max_size / 2;
+  const int blocks = (taps.count * columns.channels + kLanes - 1) / kLanes;
+  const int pairs = taps.max_size / 2;
   const size_t count = size_t(blocks) * pairs;
   columns.offsets.clear();
-  if (taps.max_size > kMaxRead / kChannels) return;
+  if (taps.max_size > kMaxRead / columns.channels) return;
   columns.table.resize(count * sizeof(Entry) + kVector);
   columns.offsets.resize(count);
   Entry* const entries = find_entries(columns);
   int reach = 0;
   for (size_t n = 0; n < count; ++n)
-    reach = std::max(reach, fill_entry(taps, int(n) / pairs, int(n) % pairs, &columns.offsets[n],
+    reach = std::max(reach, fill_entry(columns, int(n) / pairs, int(n) % pairs, &columns.offsets[n],
                                        entries + n));
   columns.is_wide = reach > kVector;
   if (reach > 2 * kVector) columns.offsets.clear();
@@ -91,7 +94,7 @@ AVX512_INLINE void resize_blocks(const Columns& columns, const uint8_t* a, const
   const __m128i shift = _mm_cvtsi32_si128(taps.precision);
   const __m512i interleave = _mm512_broadcast_i32x4(
       _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-  const int pairs = kPairs ? kPairs : taps.max_size / 2, size = taps.count * kChannels;
+  const int pairs = kPairs ? kPairs : taps.max_size / 2, size = taps.count * columns.channels;
   const Entry* entry = find_entries(columns);
   const int32_t* offset = columns.offsets.data();
   for (int n = 0; n < size; n += kLanes) {
@@ -152,8 +155,8 @@ AVX512 void blend_rows(const uint16_t* const rows[], const int16_t* weights, int
 }  // namespace
 
 const Variant kAvx512 = {"avx512",       is_supported,  avx512::warp_row,  avx2::split, avx2::merge,
-                         avx2::convert,  prepare_columns, resize_columns, blend_rows,
-                         &kColorAvx512};
+                         avx2::reverse,  avx2::convert, prepare_columns,   resize_columns,
+                         blend_rows,     &kColorAvx512,   &kFloatAvx2};
 
 }  // namespace gpupipe
 

@@ -17,7 +17,7 @@
 
 namespace gpupipe::avx512 {
 
-void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]);
+void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[]);
 
 }  // namespace gpupipe::avx512
 

@@ -17,9 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "any_channels.h"
+#include "channels.h"
 #include "stage.h"
-#include "variant.h"
 
 namespace gpupipe {
 
@@ -100,12 +99,7 @@ struct Place {
     uint8_t* planes[4];
     for (int n = 0; n < height; ++n) {
       find_rows(memory, n, planes);
-      if (channels == 3 && item_size == 1)
-        g_variant.load()->split(image.row(n), planes, width, false);
-      else if (item_size == 1)
-        split_any<uint8_t>(image.row(n), planes, channels, width, false);
-      else
-        split_any<uint32_t>(image.row(n), planes, channels, width, false);
+      split_row(*g_variant, image.row(n), planes, channels, item_size, width, false);
     }
   }
 
@@ -113,12 +107,7 @@ struct Place {
     uint8_t* planes[4];
     for (int n = 0; n < height; ++n) {
       find_rows(memory, n, planes);
-      if (channels == 3 && item_size == 1)
-        g_variant.load()->merge(planes, image.row(n), width);
-      else if (item_size == 1)
-        merge_any<uint8_t>(planes, image.row(n), channels, width);
-      else
-        merge_any<uint32_t>(planes, image.row(n), channels, width);
+      merge_row(*g_variant, planes, image.row(n), channels, item_size, width);
     }
   }
 };

@@ -11,6 +11,7 @@
 
 #include "arena.h"
 #include "color_variant.h"
+#include "float_variant.h"
 
 namespace gpupipe {
 
@@ -59,5 +60,10 @@ void look_up_levels(const uint8_t* table, const ColorVariant& variant, Image* im
 // small for the mirrored border of a blur.
 bool change_colors(const std::vector<ColorChange>& changes, const ColorVariant& variant,
                    Image* image, Arena& arena);
+
+// Changes an image of float32 with 1 or 3 channels in the same way. Returns false if there is no
+// such change of floats.
+bool change_float_colors(const std::vector<ColorChange>& changes, const FloatVariant& variant,
+                         Image* image, Arena& arena);
 
 }  // namespace gpupipe

@@ -23,13 +23,14 @@ class ColorStage : public Stage {
   }
 
   bool run(int row, Image* image, Arena& arena) const override {
-    if (image->item_size != 1 || (image->channels != 1 && image->channels != kChannels))
-      return false;
+    if (image->channels != 1 && image->channels != kChannels) return false;
     const Py_ssize_t own = rows() == kAnyRows ? 0 : row;
     std::vector<ColorChange> changes;
     for (Py_ssize_t n = 0; n < count_; ++n)
       if (find_color(own, n) != Color::kNone) changes.push_back(read_change(own, n));
-    return change_colors(changes, variant_, image, arena);
+    if (image->item_size != 1)
+      return change_float_colors(changes, *variant_.floats, image, arena);
+    return change_colors(changes, *variant_.color, image, arena);
   }
 
  private:
@@ -62,7 +63,7 @@ class ColorStage : public Stage {
     return true;
   }
 
-  const ColorVariant& variant_ = *g_variant.load()->color;
+  const Variant& variant_ = *g_variant;
   Py_ssize_t count_ = 0;
   RowValues<int64_t> colors_;
   RowValues<double> values_;

@@ -16,18 +16,28 @@ class DeliverStage : public OutputStage {
 
   bool takes_table() const override { return true; }
 
+  bool takes_planes() const override { return true; }
+
  protected:
   bool find_size(int, const Image& image, int* height, int* width) const override {
     *height = image.height, *width = image.width;
     return true;
   }
 
+  bool keeps_image(int row) const override {
+    return !has_flips_ || (!flips_[row][0] && !flips_[row][1]);
+  }
+
   void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const override {
     const bool flips_x = has_flips_ && flips_[row][0], flips_y = has_flips_ && flips_[row][1];
-    Rows rows(arena, slot.width, 1);
+    const Rows rows(arena, image, slot.width);
     uint8_t* const looked_up = arena.take(size_t(image.row_size()));
     for (int n = 0; n < slot.height; ++n) {
       const uint8_t* pixels = image.row(flips_y ? slot.height - 1 - n : n);
+      if (image.plane) {
+        write_planes(pixels, image, flips_x, slot, rows, n);
+        continue;
+      }
       if (image.table) {
         variant_.color->look_up(pixels, looked_up, image.row_size(), image.table);
         pixels = looked_up;
@@ -35,12 +45,7 @@ class DeliverStage : public OutputStage {
       // Processors fetch ahead only what is read in order.
       if ((flips_x || flips_y) && n + kAhead < slot.height)
         fetch(image.row(flips_y ? slot.height - 1 - n - kAhead : n + kAhead), image.row_size());
-      if (slot.is_interleaved && !flips_x) {
-        slot.write_levels(variant_, pixels, n, rows);
-        continue;
-      }
-      variant_.split(pixels, rows.planes, slot.width, flips_x);
-      slot.write_planes(variant_, rows, n, 1);
+      slot.write_pixels(variant_, pixels, rows, n, flips_x);
     }
   }
 
@@ -49,6 +54,18 @@ class DeliverStage : public OutputStage {
 
   static void fetch(const uint8_t* bytes, int64_t count) {
     for (int64_t n = 0; n < count; n += 64) __builtin_prefetch(bytes + n, 0, 2);
+  }
+
+  void write_planes(const uint8_t* first, const Image& image, bool flips_x, const Slot& slot,
+                    const Rows& rows, int row) const {
+    const uint8_t* planes[kMaxChannels];
+    for (int c = 0; c < image.channels; ++c) {
+      planes[c] = first + c * image.plane;
+      if (!flips_x) continue;
+      reverse_row(variant_, planes[c], rows.planes[c], image.item_size, image.width);
+      planes[c] = rows.planes[c];
+    }
+    slot.write_planes(variant_, planes, rows, row, 1);
   }
 
   bool has_flips_ = false;
@@ -70,7 +87,8 @@ PyObject* convert_planes(PyObject*, PyObject* arguments) {
     return nullptr;
   const Slot first = output.slot(0);
   if (source.item_size() != 1 || source.side(0) != output.rows() || source.side(1) != kChannels ||
-      source.side(2) != first.height || source.side(3) != first.width || source.stride(3) != 1 ||
+      !output.takes(kChannels, 1) || source.side(2) != first.height ||
+      source.side(3) != first.width || source.stride(3) != 1 ||
       first.is_interleaved) {
     refuse("the images and the target are not planes (B, 3, H, W) of one size in packed rows");
     return nullptr;

@@ -6,12 +6,15 @@
 
 namespace gpupipe {
 
-constexpr int kChannels = 3;  // of the kernels for RGB
+constexpr int kChannels = 3;  // of RGB
+constexpr int kMaxChannels = 4;
 
 // Pixels of one side of an image. Indices of pixels and bytes of a row then fit 32 bits.
 constexpr int64_t kMaxSide = 1 << 20;
 
 // Interleaved pixels, with `stride` bytes from row to row. The pixels of a row are packed.
+//
+// Pixels may also be planes, one for each channel. Only stages that take planes see those.
 //
 // A file that is not decoded yet is an image of one row whose `channels` is 0: `width` bytes.
 struct Image {
@@ -22,19 +25,20 @@ struct Image {
   int item_size = 1;         // bytes of a value: 1 for uint8, 4 for float32
   bool is_writable = false;  // memory of an arena; false for memory of a file, a cache or a user
 
+  int64_t plane = 0;  // bytes from plane to plane; 0 if the pixels are interleaved
+
   // The new level of each of 256 levels, which is still to be looked up; null if there is none.
   // Only stages that take tables see one.
   const uint8_t* table = nullptr;
 
-  int pixel_size() const { return channels * item_size; }
+  // Bytes from a pixel of a row to the next.
+  int pixel_size() const { return (plane ? 1 : channels) * item_size; }
   int64_t row_size() const { return int64_t{width} * pixel_size(); }
 
-  // The number of bytes from the first to the last.
+  // The number of bytes from the first to the last, of one plane if there are several.
   int64_t size() const { return (height - 1) * stride + row_size(); }
 
   uint8_t* row(int64_t n) const { return pixels + n * stride; }
-
-  bool is_rgb() const { return channels == kChannels && item_size == 1; }
 };
 
 }  // namespace gpupipe

@@ -94,8 +94,8 @@ const char kDecode[] =
 const char kDecodeStage[] =
     "decode_stage(sizes, windows, channels) -> stage\n\n"
     "Decode windows, int64 (B, 4), of JPEGs of the sizes, int64 (B, 2), to images of 1 or 3\n"
-    "channels. Without windows, which is None, decode whole images. The result has the size of the\n"
-    "whole image; its pixels outside of the window hold no particular values.";
+    "channels. Without windows, which is None, decode whole images. The result has the size of\n"
+    "the whole image; its pixels outside of the window hold no particular values.";
 
 PyMethodDef kMethods[] = {
     {"decode_stage", create_stage<DecodeStage>, METH_VARARGS, kDecodeStage},

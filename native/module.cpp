@@ -14,11 +14,8 @@ PyObject* blend_stage(PyObject*, PyObject* arguments);
 PyObject* call_stage(PyObject*, PyObject* arguments);
 PyObject* color_stage(PyObject*, PyObject* arguments);
 PyObject* crop_stage(PyObject*, PyObject* arguments);
-PyObject* channels_stage(PyObject*, PyObject* arguments);
-PyObject* deliver_any_stage(PyObject*, PyObject* arguments);
 PyObject* deliver_stage(PyObject*, PyObject* arguments);
 PyObject* erase_stage(PyObject*, PyObject* arguments);
-PyObject* flip_stage(PyObject*, PyObject* arguments);
 PyObject* transpose_stage(PyObject*, PyObject* arguments);
 PyObject* fork_stage(PyObject*, PyObject* arguments);
 PyObject* pad_stage(PyObject*, PyObject* arguments);
@@ -92,8 +89,8 @@ PyMethodDef kMethods[] = {
      "(H, W, C); None if the stage cannot do this sample."},
     {"blend_stage", blend_stage, METH_VARARGS,
      "blend_stage(weights, stages) -> stage\n\n"
-     "Sum the results of the stages of a tuple on an image of uint8, each times its weight, float64 "
-     "(B, stages)."},
+     "Sum the results of the stages of a tuple on an image of uint8, each times its weight, "
+     "float64 (B, stages)."},
     {"call_stage", call_stage, METH_VARARGS,
      "call_stage(processes, seeds, field, output) -> stage\n\n"
      "Call a function of the user's in one of several processes. `processes` is what "
@@ -105,41 +102,28 @@ PyMethodDef kMethods[] = {
      "Cut out [top, left, height, width], int64 (B, 4)."},
     {"color_stage", color_stage, METH_VARARGS,
      "color_stage(colors, values, tables) -> stage\n\n"
-     "Change the colours of images of uint8 with 1 or 3 channels. `colors`, int64 (B, n), are the "
+     "Change the colours of images of 1 or 3 channels. `colors`, int64 (B, n), are the "
      "changes of each sample in order: numbers of Color in native/color.h. `values`, float64 "
      "(B, n, 4), are their values, and `tables`, uint8 (m, 256), those that a change may name."},
     {"window_stage", window_stage, METH_VARARGS,
      "window_stage(windows, fill) -> stage\n\n"
-     "Cut out [top, left, height, width], int64 (B, 4), of which parts may be outside of the image. "
-     "`fill` is the bytes of a pixel there."},
+     "Cut out [top, left, height, width], int64 (B, 4), of which parts may be outside of the "
+     "image. `fill` is the bytes of a pixel there."},
     {"pad_stage", pad_stage, METH_VARARGS,
      "pad_stage(borders, mode) -> stage\n\n"
      "Add [top, left, bottom, right], int64 (B, 4), pixels. The mode is \"edge\", \"reflect\" or "
      "\"symmetric\"."},
-    {"channels_stage", channels_stage, METH_VARARGS,
-     "channels_stage(stages) -> stage\n\n"
-     "Run stages for RGB on images of uint8 with 1, 2 or 4 channels: a stage for each three "
-     "channels."},
-    {"deliver_any_stage", deliver_any_stage, METH_VARARGS,
-     "deliver_any_stage(flips, output) -> stage\n\n"
-     "Flip and convert images of 1 to 4 channels, of uint8 or float32, for a batch (B, C, H, W). "
-     "For `flips` and `output` see deliver_stage. Floats need no table; with factors they become "
-     "(value - mean) / std."},
     {"deliver_stage", deliver_stage, METH_VARARGS,
      "deliver_stage(flips, output) -> stage\n\n"
-     "Flip and convert RGB images of uint8. `flips` is [horizontal, vertical], uint8 (B, 2), or "
-     "None.\n"
-     "`output` is (batch, table, factors), for a batch (B, 3, H, W); or (batch, table, factors, "
-     "windows, value), to set windows, int64 (B, 4), to a value (3,) afterwards; or None, to return "
-     "the image."},
+     "Flip and convert images of 1 to 4 channels, of uint8 or float32. `flips` is [horizontal, "
+     "vertical], uint8 (B, 2), or None.\n"
+     "`output` is (batch, table, factors), for a batch (B, C, H, W); or (batch, table, factors, "
+     "windows, value), to set windows, int64 (B, 4), to a value (C,) afterwards; or None, to "
+     "return the image. Floats need no table; with factors they become (value - mean) / std."},
     {"erase_stage", erase_stage, METH_VARARGS,
      "erase_stage(windows, value) -> stage\n\n"
      "Set [top, left, height, width], int64 (B, 4), inside each image to a value: the bytes of a "
      "pixel. A window without pixels changes nothing."},
-    {"flip_stage", flip_stage, METH_VARARGS,
-     "flip_stage(flips) -> stage\n\n"
-     "Flip images of any number of channels, of uint8 or float32. `flips` is [horizontal, vertical], "
-     "uint8 (B, 2)."},
     {"fork_stage", fork_stage, METH_VARARGS,
      "fork_stage(stages) -> stage\n\n"
      "Run each stage of a tuple on the same image."},
@@ -154,10 +138,10 @@ PyMethodDef kMethods[] = {
      "transpose_stage() -> stage\n\n"
      "Swap rows and columns of images of any number of channels, of uint8 or float32."},
     {"warp_stage", warp_stage, METH_VARARGS,
-     "warp_stage(matrices, sizes, fill, output) -> stage\n\n"
-     "Warp with bilinear interpolation. The matrices, float64 (B, 2, 3), map indices of pixels of "
-     "the output to those of the input.\n"
-     "`fill` is float64 (3,), or None: then the border is not weighed a second time. For `output` "
+     "warp_stage(matrices, sizes, is_nearest, fill, output) -> stage\n\n"
+     "Warp with nearest (of uint8) or bilinear interpolation. The matrices, float64 (B, 2, 3), "
+     "or (B, 3, 3) for a perspective, map indices of pixels of the output to those of the input.\n"
+     "`fill` is float64 (C,), or None: then the border is not weighed a second time. For `output` "
      "see deliver_stage."},
     {"convert_planes", convert_planes, METH_VARARGS,
      "convert_planes(images, (target, table, factors))\n\n"
@@ -173,10 +157,11 @@ PyMethodDef kMethods[] = {
      "Add scale * noise + mean to an image of uint8 or float32. `seeds` is int64 (B,)."},
     {"displacement", displacement, METH_VARARGS,
      "displacement(seed, ((alpha_x, alpha_y), kernel_x, kernel_y), field)\n\n"
-     "Fill a contiguous array (H, W, 2) of float32 with the displacements of an elastic transform.\n"
-     "The kernels are float32 (2, half + 1): along x and along y, from the middle on."},
+     "Fill a contiguous array (H, W, 2) of float32 with the displacements of an elastic "
+     "transform.\nThe kernels are float32 (2, half + 1): along x and along y, from the middle on."},
     {"elastic_stage", elastic_stage, METH_VARARGS,
-     "elastic_stage(seeds, ((alpha_x, alpha_y), kernel_x, kernel_y), is_bilinear, fill) -> stage\n\n"
+     "elastic_stage(seeds, ((alpha_x, alpha_y), kernel_x, kernel_y), is_bilinear, fill) -> stage\n"
+     "\n"
      "Move the pixels of an image of uint8 or float32. `seeds` is int64 (B,), and `fill` four\n"
      "numbers, of which an image takes one a channel."},
     {"read_files", read_files, METH_O,

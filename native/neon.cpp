@@ -11,7 +11,7 @@ namespace {
 
 bool is_supported() { return true; }
 
-void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]) {
+void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[]) {
   kScalar.warp_row(warp, row, width, planes);
 }
 
@@ -38,6 +38,16 @@ void merge(const uint8_t* const planes[kChannels], uint8_t* pixels, int width) {
     vst3q_u8(pixels + kChannels * n, v);
   }
   merge_pixels(planes, pixels, n, width);
+}
+
+void reverse(const uint8_t* pixels, uint8_t* to, int width) {
+  int n = 0;
+  for (; n + 16 <= width; n += 16) {
+    uint8x16x3_t v = vld3q_u8(pixels + kChannels * (width - 16 - n));
+    for (int c = 0; c < kChannels; ++c) v.val[c] = reverse(v.val[c]);
+    vst3q_u8(to + kChannels * n, v);
+  }
+  reverse_pixels(pixels, to, n, width);
 }
 
 float32x4_t to_numbers(uint16x4_t levels, const Conversion& k, int part) {
@@ -71,9 +81,9 @@ void prepare_columns(Columns&) {}
 
 }  // namespace
 
-const Variant kNeon = {"neon",  is_supported,    warp_row,      split,      merge,
+const Variant kNeon = {"neon",  is_supported,    warp_row,      split,      merge, reverse,
                        convert, prepare_columns, resize_pixels, blend_pairs,
-                       &kColorBase};
+                       &kColorBase, &kFloatBase};
 
 }  // namespace gpupipe
 

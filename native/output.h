@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
+#include "channels.h"
 #include "stage.h"
-#include "variant.h"
 
 namespace gpupipe {
 
@@ -25,18 +25,20 @@ inline void order_stores() {
 #endif
 }
 
-// Where the values go: planes, or interleaved pixels. Strides are in bytes.
+// Where the values of pixels go: planes, or interleaved. Strides are in bytes.
 struct Target {
   uint8_t* values;
   Py_ssize_t plane, row;
-  int item_size, height, width;
+  int item_size, height, width, channels;
   bool is_interleaved;
 };
 
-// Reads the target of the first sample of a batch (B, 3, H, W).
+// Reads the target of the first sample of a batch (B, C, H, W).
 inline bool read_target(const Buffer& buffer, Target* target) {
   const Py_ssize_t size = buffer.item_size(), pixel = buffer.stride(3);
-  if (buffer.side(1) != kChannels) return refuse("the target is not (B, 3, H, W)");
+  const Py_ssize_t channels = buffer.side(1);
+  if (channels < 1 || channels > kMaxChannels)
+    return refuse("the target is not (B, C, H, W) of 1 to 4 channels");
   if (buffer.side(2) < 1 || buffer.side(3) < 1 || buffer.side(2) > kMaxSide ||
       buffer.side(3) > kMaxSide)
     return refuse("the target is empty or too large");
@@ -45,50 +47,54 @@ inline bool read_target(const Buffer& buffer, Target* target) {
   if ((reinterpret_cast<uintptr_t>(buffer.bytes()) | buffer.stride(0) | buffer.stride(1) |
        buffer.stride(2)) % size)
     return refuse("the values of the target are not aligned");
-  const bool is_interleaved = buffer.stride(1) == size && pixel == kChannels * size;
+  const bool is_interleaved =
+      channels > 1 && buffer.stride(1) == size && pixel == channels * size;
   if (!is_interleaved && pixel != size && buffer.side(3) > 1)
     return refuse("the rows of the target are not packed");
-  *target = {buffer.bytes(),      buffer.stride(1),     buffer.stride(2),  int(size),
-             int(buffer.side(2)), int(buffer.side(3)), is_interleaved};
+  *target = {buffer.bytes(),      buffer.stride(1),     buffer.stride(2), int(size),
+             int(buffer.side(2)), int(buffer.side(3)), int(channels),     is_interleaved};
   return true;
 }
 
 // The conversions of a target: one for each plane, or one for all channels.
 struct Conversions {
   Buffer table, factors;
-  Conversion parts[kChannels];
+  Conversion parts[kMaxChannels];
+  bool is_float = false;  // of floats, else of levels
 
-  // Bytes that are copied to interleaved pixels.
-  Conversions() {
-    for (Conversion& part : parts)
-      part = {{}, 1, kChannels, true, false, true, {}, {}, {}};
+  // Values that stay as they are.
+  explicit Conversions(int item_size = 1) : is_float(item_size == sizeof(float)) {
+    for (Conversion& part : parts) part = {{}, item_size, 1, true, false, true, {}, {}, {}};
   }
 
   bool read(PyObject* table_object, PyObject* factors_object, const Target& target) {
     const bool has_table = table_object != Py_None, has_factors = factors_object != Py_None;
+    const int channels = target.channels;
     if (has_table && !(table.open(table_object, PyBUF_SIMPLE, "the table", 2) &&
-                       table.is_packed(kChannels * 256, target.item_size)))
-      return PyErr_Occurred() ? false : refuse("the table is not (3, 256) of the target's dtype");
-    if (!has_table && target.item_size != 1) return refuse("a target of numbers needs a table");
+                       table.is_packed(channels * 256, target.item_size)))
+      return PyErr_Occurred() ? false : refuse("the table is not (C, 256) of the target's dtype");
+    is_float = !has_table && target.item_size == sizeof(float);
+    if (!has_table && !is_float && target.item_size != 1)
+      return refuse("a target of numbers that are not float32 needs a table");
     if (has_factors && !(factors.open(factors_object, PyBUF_SIMPLE, "the factors", 2) &&
-                         factors.is_packed(3 * kChannels, sizeof(float))))
-      return PyErr_Occurred() ? false : refuse("the factors are not (3, 3) of float32");
+                         factors.is_packed(3 * channels, sizeof(float))))
+      return PyErr_Occurred() ? false : refuse("the factors are not (3, C) of float32");
     const bool can_be_linear = target.item_size == 2 || target.item_size == 4;
-    for (int c = 0; c < kChannels; ++c) {
+    for (int c = 0; c < channels; ++c) {
       Conversion& part = parts[c];
       part.item_size = target.item_size;
-      part.channels = target.is_interleaved ? kChannels : 1;
-      part.is_identity = !has_table;
+      part.channels = target.is_interleaved ? channels : 1;
+      part.is_identity = !has_table && !(is_float && has_factors);
       part.is_linear = has_factors && can_be_linear;
       part.is_scaling = true;
-      for (int k = 0; k < kChannels; ++k) {
+      for (int k = 0; k < channels; ++k) {
         const int channel = target.is_interleaved ? k : c;
         part.table[k] = has_table ? table.bytes() + channel * 256 * target.item_size : nullptr;
       }
       for (int n = 0; part.is_linear && n < kFactors; ++n) {
         const float* own = reinterpret_cast<const float*>(factors.bytes());
-        own += target.is_interleaved ? n % kChannels : c;
-        part.scale[n] = own[0], part.mean[n] = own[kChannels], part.std[n] = own[2 * kChannels];
+        own += target.is_interleaved ? n % channels : c;
+        part.scale[n] = own[0], part.mean[n] = own[channels], part.std[n] = own[2 * channels];
         part.is_scaling = part.is_scaling && part.mean[n] == 0 && part.std[n] == 1;
       }
     }
@@ -96,16 +102,17 @@ struct Conversions {
   }
 };
 
-// `count` rows of levels, which follow each other in each plane, and of interleaved pixels.
+// `count` rows of an image of some width, which follow each other in each plane, and of interleaved
+// pixels.
 class Rows {
  public:
-  Rows(Arena& arena, int width, int count) {
-    const size_t size = size_t(width) * size_t(count) + kPadding;
-    uint8_t* const bytes = arena.take(2 * kChannels * size);
-    for (int c = 0; c < kChannels; ++c) planes[c] = bytes + c * size;
-    pixels = bytes + kChannels * size;
+  Rows(Arena& arena, const Image& image, int width, int count = 1) {
+    const size_t values = size_t(width) * size_t(count) + kPadding;
+    const size_t size = values * size_t(image.item_size);
+    for (uint8_t*& plane : planes) plane = arena.take(size);
+    pixels = arena.take(size * size_t(image.channels));
   }
-  uint8_t* planes[kChannels];
+  uint8_t* planes[kMaxChannels];
   uint8_t* pixels;
 };
 
@@ -115,10 +122,11 @@ class Slot : public Target {
   Slot(const Target& target, const Conversions& conversions)
       : Target(target), conversions_(&conversions) {}
 
-  // Writes the levels to an image as they are.
+  // Writes the values to an image as they are.
   explicit Slot(const Image& image)
-      : Slot({image.pixels, 1, Py_ssize_t(image.stride), 1, image.height, image.width, true},
-             copy_bytes()) {}
+      : Slot({image.pixels, image.item_size, Py_ssize_t(image.stride), image.item_size,
+              image.height, image.width, image.channels, true},
+             copy_values(image.item_size)) {}
 
   // How many rows of planes are converted at once: those that follow each other without a gap, as
   // far as their levels fit the cache of the first level: 3 planes of 4096 bytes are 12 of its 32
@@ -129,49 +137,69 @@ class Slot : public Target {
     return is_packed && !is_interleaved ? std::max(1, 4096 / width) : 1;
   }
 
-  // Converts `count` levels of channel c, and writes them from the beginning of row n on.
-  void write_plane(const Variant& variant, const uint8_t* levels, int c, int n,
+  // Converts `count` values of channel c, and writes them from the beginning of row n on.
+  void write_plane(const Variant& variant, const uint8_t* from, int c, int n,
                    int64_t count) const {
-    variant.convert(levels, values + c * plane + n * row, count, conversions_->parts[c]);
+    convert(variant, from, values + c * plane + n * row, count, conversions_->parts[c]);
   }
 
-  // Writes planes of levels to `count` rows from row n on; to one row if the target is interleaved.
-  void write_planes(const Variant& variant, const Rows& rows, int n, int count) const {
+  // Writes planes to `count` rows from row n on; to one row if the target is interleaved.
+  void write_planes(const Variant& variant, const uint8_t* const planes[], const Rows& rows, int n,
+                    int count) const {
     if (is_interleaved) {
-      variant.merge(rows.planes, rows.pixels, width);
-      write_pixels(variant, rows.pixels, n);
+      merge_row(variant, planes, rows.pixels, channels, source_size(), width);
+      write_pixels(variant, rows.pixels, rows, n);
       return;
     }
-    for (int c = 0; c < kChannels; ++c)
-      write_plane(variant, rows.planes[c], c, n, int64_t{width} * count);
+    for (int c = 0; c < channels; ++c)
+      write_plane(variant, planes[c], c, n, int64_t{width} * count);
   }
 
-  // Writes interleaved levels to row n.
-  void write_levels(const Variant& variant, const uint8_t* levels, int n, Rows& rows) const {
-    if (is_interleaved) {
-      write_pixels(variant, levels, n);
+  // Writes interleaved pixels to row n, the last one first if `is_reversed`.
+  void write_pixels(const Variant& variant, const uint8_t* pixels, const Rows& rows, int n,
+                    bool is_reversed = false) const {
+    if (!is_interleaved && channels > 1) {
+      split_row(variant, pixels, rows.planes, channels, source_size(), width, is_reversed);
+      write_planes(variant, rows.planes, rows, n, 1);
       return;
     }
-    variant.split(levels, rows.planes, width, false);
-    write_planes(variant, rows, n, 1);
+    uint8_t* const to = values + n * row;
+    const bool is_copy = conversions_->parts[0].is_identity;
+    if (is_reversed) {
+      uint8_t* const turned = is_copy ? to : rows.pixels;
+      reverse_row(variant, pixels, turned, channels * source_size(), width);
+      if (is_copy) return;
+      pixels = turned;
+    }
+    convert(variant, pixels, to, int64_t{width} * channels, conversions_->parts[0]);
   }
 
  private:
-  static const Conversions& copy_bytes() {
-    static const Conversions conversions;
-    return conversions;
+  static const Conversions& copy_values(int item_size) {
+    static const Conversions levels(1), floats(sizeof(float));
+    return item_size == 1 ? levels : floats;
   }
 
-  void write_pixels(const Variant& variant, const uint8_t* levels, int n) const {
-    variant.convert(levels, values + n * row, int64_t{width} * kChannels, conversions_->parts[0]);
+  // Bytes of a value before it is converted.
+  int source_size() const { return conversions_->is_float ? int(sizeof(float)) : 1; }
+
+  void convert(const Variant& variant, const uint8_t* from, uint8_t* to, int64_t count,
+               const Conversion& k) const {
+    if (k.is_identity)
+      std::memcpy(to, from, size_t(count * k.item_size));
+    else if (conversions_->is_float)
+      variant.floats->normalize(reinterpret_cast<const float*>(from),
+                                reinterpret_cast<float*>(to), count, k);
+    else
+      variant.convert(from, to, count, k);
   }
 
   const Conversions* conversions_;
 };
 
 // The slots of a batch. Python passes (batch, table, factors, windows, value): after a sample is
-// written, its window is set to the value. Windows and value are None if nothing is erased. The batch
-// is (B, 3, H, W), or a list of B arrays (1, 3, H, W), each of a size of its own.
+// written, its window is set to the value. Windows and value are None if nothing is erased. The
+// batch is (B, C, H, W), or a list of B arrays (1, C, H, W), each of a size of its own.
 class Output {
  public:
   bool read(PyObject* tuple) {
@@ -182,7 +210,15 @@ class Output {
            conversions_.read(table, factors, first_) && read_erase(windows, value);
   }
 
-  Py_ssize_t rows() const { return targets_.empty() ? batch_.side(0) : Py_ssize_t(targets_.size()); }
+  Py_ssize_t rows() const {
+    return targets_.empty() ? batch_.side(0) : Py_ssize_t(targets_.size());
+  }
+
+  // Whether images of so many channels, of values of so many bytes, can be written.
+  bool takes(int channels, int item_size) const {
+    return channels == first_.channels &&
+           item_size == (conversions_.is_float ? int(sizeof(float)) : 1);
+  }
 
   Slot slot(int row) const {
     if (!targets_.empty()) return Slot(targets_[size_t(row)], conversions_);
@@ -199,10 +235,10 @@ class Output {
     const int64_t left = std::clamp<int64_t>(w[1], 0, slot.width);
     const int64_t bottom = std::clamp<int64_t>(w[0] + w[2], top, slot.height);
     const int64_t right = std::clamp<int64_t>(w[1] + w[3], left, slot.width);
-    const Py_ssize_t pixel = slot.item_size * (slot.is_interleaved ? kChannels : 1);
+    const Py_ssize_t pixel = slot.item_size * (slot.is_interleaved ? slot.channels : 1);
     order_stores();
     const auto set = [&](auto zero) {
-      for (int c = 0; c < kChannels; ++c) {
+      for (int c = 0; c < slot.channels; ++c) {
         auto value = zero;
         std::memcpy(&value, value_.bytes() + c * slot.item_size, sizeof value);
         for (int64_t y = top; y < bottom; ++y) {
@@ -233,8 +269,9 @@ class Output {
         return false;
       if (!n) first_ = target;
       if (one.side(0) != 1 || target.item_size != first_.item_size ||
+          target.channels != first_.channels ||
           target.is_interleaved != first_.is_interleaved)
-        return refuse("the targets of a list are not (1, 3, H, W) of one dtype and layout");
+        return refuse("the targets of a list are not (1, C, H, W) of one dtype and layout");
       targets_.push_back(target);
     }
     return true;
@@ -247,8 +284,8 @@ class Output {
       return false;
     if (windows_.rows() != rows())
       return refuse("the windows to erase are not one for each sample");
-    return value_.is_packed(kChannels, first_.item_size) ||
-           refuse("the value to erase with is not (3,) of the target's dtype");
+    return value_.is_packed(first_.channels, first_.item_size) ||
+           refuse("the value to erase with is not (C,) of the target's dtype");
   }
 
   Buffer batch_, value_;
@@ -260,21 +297,24 @@ class Output {
   bool has_windows_ = false;
 };
 
-// A stage for RGB images of uint8 that writes to the batch if it has an output, else to an image.
+// A stage that writes to the batch if it has an output, else to an image.
 class OutputStage : public Stage {
  public:
   bool run(int row, Image* image, Arena& arena) const final {
     int height, width;
-    if (!image->is_rgb() || !find_size(row, *image, &height, &width)) return false;
+    if (!image->channels || !find_size(row, *image, &height, &width)) return false;
+    if (!output_ && keeps_image(row)) return true;
     if (!output_) {
-      const Image result = take_image(arena, height, width, kChannels);
+      const Image result = take_image(arena, height, width, image->channels, image->item_size);
       run_kernel(row, *image, Slot(result), arena);
       order_stores();
       *image = result;
       return true;
     }
     const Slot slot = output_->slot(row);
-    if (slot.height != height || slot.width != width) return false;
+    if (!output_->takes(image->channels, image->item_size) || slot.height != height ||
+        slot.width != width)
+      return false;
     run_kernel(row, *image, slot, arena);
     output_->erase(row, slot);
     image->table = nullptr;
@@ -292,6 +332,10 @@ class OutputStage : public Stage {
 
   // Returns the size of the result; false if this sample cannot be done here.
   virtual bool find_size(int row, const Image& image, int* height, int* width) const = 0;
+
+  // Whether the result for a sample is its image.
+  virtual bool keeps_image(int) const { return false; }
+
   virtual void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const = 0;
 
   const Variant& variant_ = *g_variant;

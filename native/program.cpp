@@ -1,18 +1,14 @@
 // Programs, and the stages that contain others: the functions `program`, `switch_stage`,
-// `blend_stage`, `fork_stage`, `crop_stage`, `run_program` and `run_stage` of the module.
+// `blend_stage`, `fork_stage` and `crop_stage` of the module.
+#include "program.h"
+
 #include <vector>
 
-#include "any_channels.h"
+#include "channels.h"
 #include "color.h"
-#include "output.h"
 
 namespace gpupipe {
 namespace {
-
-// Looks the levels of an image up in its table, for a stage that takes none.
-void look_up_table(Image* image, Arena& arena) {
-  if (image->table) look_up_levels(image->table, *g_variant.load()->color, image, arena);
-}
 
 bool can_all_run(const std::vector<InnerStage>& parts, int row) {
   for (const InnerStage& part : parts)
@@ -32,12 +28,15 @@ class Program : public Stage {
   bool run(int row, Image* image, Arena& arena) const override {
     for (const InnerStage& part : parts_) {
       if (!part->takes_table()) look_up_table(image, arena);
+      if (!part->takes_planes()) interleave(image, arena);
       if (!part->run(row, image, arena)) return false;
     }
     return true;
   }
 
   bool can_run(int row) const override { return can_all_run(parts_, row); }
+
+  bool takes_planes() const override { return true; }
 
  private:
   std::vector<InnerStage> parts_;
@@ -51,6 +50,8 @@ class CropStage : public Stage {
     return PyArg_ParseTuple(arguments, "O", &windows) && windows_.open(windows, "the windows") &&
            add_rows(windows_.rows());
   }
+
+  bool takes_planes() const override { return true; }
 
   bool run(int row, Image* image, Arena&) const override {
     if (!image->channels || !windows_.is_inside(row, image->height, image->width)) return false;
@@ -120,6 +121,7 @@ class BlendStage : public Stage {
       own.is_writable = false;
       const bool is_done = branches_[n]->run(row, &own, arena);
       look_up_table(&own, arena);
+      interleave(&own, arena);
       if (!is_done || own.height != result.height ||
           own.width != result.width || own.channels != result.channels || own.item_size != 1)
         return false;
@@ -171,153 +173,22 @@ class ForkStage : public Stage {
   std::vector<InnerStage> branches_;
 };
 
-// The input of a program: the bytes of a file, (bytes,) of uint8, or pixels, (H, W, C).
-class Content {
- public:
-  // Returns false, with an exception set, if the object is no buffer.
-  bool read(PyObject* object) {
-    if (!buffer_.open(object, PyBUF_STRIDES | PyBUF_FORMAT)) return false;
-    const bool is_float = buffer_.has_format("f");
-    if (!is_float && !buffer_.has_format("B")) return true;
-    const Py_ssize_t item = buffer_.item_size();
-    if (buffer_.axes() == 1) {
-      const Py_ssize_t size = buffer_.side(0);
-      if (!is_float && size > 0 && size <= INT32_MAX && buffer_.stride(0) == 1)
-        image_ = {buffer_.bytes(), size, 1, int(size), 0, 1, false};
-      return true;
-    }
-    if (buffer_.axes() != 3) return true;
-    const Py_ssize_t height = buffer_.side(0), width = buffer_.side(1), channels = buffer_.side(2);
-    if (height < 1 || width < 1 || height > kMaxSide || width > kMaxSide || channels < 1 ||
-        channels > kMaxChannels)
-      return true;
-    const bool is_planar = channels > 1 && buffer_.stride(1) == item;
-    const Py_ssize_t pixel = (is_planar ? 1 : channels) * item;
-    if ((channels > 1 && !is_planar && buffer_.stride(2) != item) ||
-        (width > 1 && buffer_.stride(1) != pixel) ||
-        (height > 1 && buffer_.stride(0) < width * pixel))
-      return true;
-    plane_ = is_planar ? buffer_.stride(2) : 0;
-    image_ = {buffer_.bytes(),  int64_t{buffer_.stride(0)}, int(height), int(width),
-              int(channels), int(item),                  false};
-    return true;
-  }
-
-  // Returns the image, in the arena if the channels of its pixels must be interleaved.
-  Image interleave(Arena& arena) const {
-    if (!plane_) return image_;
-    const Image result = take_image(arena, image_.height, image_.width, image_.channels,
-                                    image_.item_size);
-    for (int n = 0; n < image_.height; ++n) {
-      const uint8_t* planes[kMaxChannels];
-      for (int c = 0; c < image_.channels; ++c) planes[c] = image_.row(n) + c * plane_;
-      if (image_.is_rgb())
-        g_variant.load()->merge(planes, result.row(n), image_.width);
-      else if (image_.item_size == 1)
-        merge_any<uint8_t>(planes, result.row(n), image_.channels, image_.width);
-      else
-        merge_any<uint32_t>(planes, result.row(n), image_.channels, image_.width);
-    }
-    return result;
-  }
-
-  // Whether stages may run on it. If not, its dtype or its strides are unusual.
-  bool is_image() const { return image_.pixels != nullptr; }
-
- private:
-  static constexpr Py_ssize_t kMaxChannels = 4;
-
-  Buffer buffer_;
-  Image image_;
-  Py_ssize_t plane_ = 0;  // bytes from plane to plane; 0 if pixels are interleaved
-};
-
-// The memory of the thread for all programs that it runs.
-Arena& find_arena() {
-  thread_local Arena arena;
-  return arena;
-}
-
-// Returns the result of a stage for one sample; false if it cannot be done here.
-bool run_row(const Stage& stage, int row, const Content& content, Image* image) {
-  if (!content.is_image() || !stage.can_run(row)) return false;
-  Arena& arena = find_arena();
-  arena.reset();
-  *image = content.interleave(arena);
-  if (!stage.run(row, image, arena)) return false;
-  look_up_table(image, arena);
-  return true;
-}
-
-bool check_row(const Stage& stage, Py_ssize_t row) {
-  if (row >= 0 && row <= INT32_MAX && (stage.rows() == Stage::kAnyRows || row < stage.rows()))
-    return true;
-  PyErr_Format(PyExc_IndexError, "there is no row %zd", row);
-  return false;
-}
-
-// The result of `run_stage`, as a buffer (H, W, C).
-struct Pixels {
-  PyObject_HEAD
-  uint8_t* data;
-  Py_ssize_t shape[3], strides[3];
-  int item_size;
-};
-
-int get_pixels(PyObject* self, Py_buffer* view, int flags) {
-  auto* const pixels = reinterpret_cast<Pixels*>(self);
-  const Py_ssize_t size = pixels->shape[0] * pixels->strides[0];
-  if (PyBuffer_FillInfo(view, self, pixels->data, size, 0, flags) != 0) return -1;
-  static char bytes[] = "B", floats[] = "f";
-  view->itemsize = pixels->item_size;
-  if (flags & PyBUF_FORMAT) view->format = pixels->item_size == 1 ? bytes : floats;
-  if ((flags & PyBUF_ND) == PyBUF_ND) view->ndim = 3, view->shape = pixels->shape;
-  if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES) view->strides = pixels->strides;
-  return 0;
-}
-
-void free_pixels(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
-  std::free(reinterpret_cast<Pixels*>(self)->data);
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
-PyTypeObject* g_pixels = nullptr;  // set once, when the module is imported
-
-PyObject* copy_pixels(const Image& image) {
-  auto* const pixels = PyObject_New(Pixels, g_pixels);
-  if (!pixels) return nullptr;
-  const Reference owner(reinterpret_cast<PyObject*>(pixels));
-  pixels->data = static_cast<uint8_t*>(std::malloc(size_t(image.height * image.row_size())));
-  if (!pixels->data) return PyErr_NoMemory();
-  pixels->item_size = image.item_size;
-  pixels->shape[0] = image.height, pixels->shape[1] = image.width;
-  pixels->shape[2] = image.channels;
-  pixels->strides[0] = image.row_size(), pixels->strides[1] = image.pixel_size();
-  pixels->strides[2] = image.item_size;
-  const bool is_copied = run_without_gil([&] {
-    for (int64_t n = 0; n < image.height; ++n)
-      std::memcpy(pixels->data + n * image.row_size(), image.row(n), size_t(image.row_size()));
-  });
-  if (!is_copied) return nullptr;
-  Py_INCREF(owner.get());
-  return owner.get();
-}
-
 }  // namespace
 
-bool create_pixels_type() {
-  static PyType_Slot slots[] = {
-      {Py_bf_getbuffer, reinterpret_cast<void*>(get_pixels)},
-      {Py_tp_dealloc, reinterpret_cast<void*>(free_pixels)},
-      {Py_tp_doc, const_cast<char*>("The pixels of an image, as a buffer.")},
-      {0, nullptr},
-  };
-  static PyType_Spec spec = {"gpupipe._kernels.Pixels", sizeof(Pixels), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
-  if (!g_pixels) g_pixels = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  return g_pixels != nullptr;
+void look_up_table(Image* image, Arena& arena) {
+  if (image->table) look_up_levels(image->table, *g_variant.load()->color, image, arena);
+}
+
+void interleave(Image* image, Arena& arena) {
+  if (!image->plane) return;
+  const Image result =
+      take_image(arena, image->height, image->width, image->channels, image->item_size);
+  for (int n = 0; n < image->height; ++n) {
+    const uint8_t* planes[kMaxChannels];
+    for (int c = 0; c < image->channels; ++c) planes[c] = image->row(n) + c * image->plane;
+    merge_row(*g_variant, planes, result.row(n), image->channels, image->item_size, image->width);
+  }
+  *image = result;
 }
 
 PyObject* program(PyObject* module, PyObject* arguments) {
@@ -338,61 +209,6 @@ PyObject* blend_stage(PyObject* module, PyObject* arguments) {
 
 PyObject* fork_stage(PyObject* module, PyObject* arguments) {
   return create_stage<ForkStage>(module, arguments);
-}
-
-PyObject* run_program(PyObject*, PyObject* arguments) {
-  PyObject *capsule, *row_object, *content_object;
-  if (!PyArg_ParseTuple(arguments, "OOO", &capsule, &row_object, &content_object)) return nullptr;
-  const Stage* const stage = get_stage(capsule);
-  if (!stage) return nullptr;
-  // Reading a buffer may run code of Python, which could change a list.
-  const Reference rows(PySequence_Tuple(row_object));
-  const Reference objects(rows ? PySequence_Tuple(content_object) : nullptr);
-  if (!objects) return nullptr;
-  const Py_ssize_t count = PyTuple_GET_SIZE(rows.get());
-  if (count != PyTuple_GET_SIZE(objects.get())) {
-    refuse("there is not one content for each row");
-    return nullptr;
-  }
-  const std::unique_ptr<Content[]> contents(new (std::nothrow) Content[size_t(count)]);
-  const std::unique_ptr<int[]> each(new (std::nothrow) int[size_t(count)]);
-  const std::unique_ptr<bool[]> are_done(new (std::nothrow) bool[size_t(count)]());
-  if (!contents || !each || !are_done) return PyErr_NoMemory();
-  for (Py_ssize_t n = 0; n < count; ++n) {
-    const Py_ssize_t row = PyLong_AsSsize_t(PyTuple_GET_ITEM(rows.get(), n));
-    if ((row == -1 && PyErr_Occurred()) || !check_row(*stage, row) ||
-        !contents[size_t(n)].read(PyTuple_GET_ITEM(objects.get(), n)))
-      return nullptr;
-    each[size_t(n)] = int(row);
-  }
-  const auto run_all = [&] {
-    Image image;
-    for (size_t n = 0; n < size_t(count); ++n)
-      are_done[n] = run_row(*stage, each[n], contents[n], &image);
-  };
-  if (!run_without_gil(run_all)) return nullptr;
-  Reference failed(PyList_New(0));
-  for (Py_ssize_t n = 0; failed && n < count; ++n) {
-    if (are_done[size_t(n)]) continue;
-    const Reference position(PyLong_FromSsize_t(n));
-    if (!position || PyList_Append(failed.get(), position.get()) != 0) return nullptr;
-  }
-  return failed.release();
-}
-
-PyObject* run_stage(PyObject*, PyObject* arguments) {
-  PyObject *capsule, *object;
-  Py_ssize_t row;
-  Content content;
-  if (!PyArg_ParseTuple(arguments, "OnO", &capsule, &row, &object)) return nullptr;
-  const Stage* const stage = get_stage(capsule);
-  if (!stage || !check_row(*stage, row) || !content.read(object)) return nullptr;
-  bool is_done = false;
-  Image image;
-  if (!run_without_gil([&] { is_done = run_row(*stage, int(row), content, &image); }))
-    return nullptr;
-  if (!is_done) Py_RETURN_NONE;
-  return copy_pixels(image);
 }
 
 }  // namespace gpupipe

@@ -28,35 +28,36 @@ class Resizer {
       for (next = std::max(next, first); next < end; ++next) resize_pair(variant, resize, next);
       for (int k = first; k < end; ++k) blended_[k - first] = find_pair(k);
       variant.blend_rows(blended_.data(), rows_.weights.data() + size_t(n) * rows_.max_size,
-                         end - first, rows_.precision, resize.width * kChannels, levels_.data());
+                         end - first, rows_.precision, resize.width * columns_.channels,
+                         levels_.data());
       const int row = resize.flips_y ? resize.height - 1 - n : n;
-      slot.write_levels(variant, levels_.data(), row, rows);
+      slot.write_pixels(variant, levels_.data(), rows, row);
     }
   }
 
  private:
   void prepare(const Variant& variant, const Resize& r) {
-    const Key columns = {&variant, r.columns, r.left, r.width, r.flips_x};
+    const Key columns = {&variant, r.columns, r.left, r.width, r.source.channels, r.flips_x};
     if (!(columns == columns_key_)) {
       columns_key_ = {};
       columns_.taps = compute_taps(r.columns, r.left, r.width, 1);
       if (r.flips_x) reverse_taps(columns_.taps);
-      columns_.width = r.source.width;
+      columns_.width = r.source.width, columns_.channels = r.source.channels;
       variant.prepare_columns(columns_);
       columns_key_ = columns;
     }
-    const Key rows = {nullptr, r.rows, r.top, r.height, false};
+    const Key rows = {nullptr, r.rows, r.top, r.height, 0, false};
     if (!(rows == rows_key_)) {
       rows_key_ = {};
       rows_ = compute_taps(r.rows, r.top, r.height, 2);
       rows_key_ = rows;
     }
-    size_ = size_t(r.width) * kChannels + kGroup;
+    size_ = size_t(r.width) * size_t(columns_.channels) + kGroup;
     capacity_ = rows_.max_size / 2 + 1;
     if (ring_.size() < 2 * size_ * capacity_) ring_.resize(2 * size_ * capacity_);
     if (levels_.size() < size_) levels_.resize(size_);
     if (blended_.size() < size_t(capacity_)) blended_.resize(capacity_);
-    copies_[0].resize(size_t(r.source.width) * kChannels + kMaxRead);
+    copies_[0].resize(size_t(r.source.row_size()) + kMaxRead);
     copies_[1].resize(copies_[0].size());
   }
 
@@ -72,7 +73,7 @@ class Resizer {
   // Returns a row; a copy of it if what a variant may read is not all in the image.
   const uint8_t* find_row(const Image& source, int row, int copy) {
     const uint8_t* pixels = source.pixels + row * source.stride;
-    const int64_t bytes = int64_t{source.width} * kChannels;
+    const int64_t bytes = source.row_size();
     if (row * source.stride + bytes + kMaxRead <= source.size()) return pixels;
     std::copy(pixels, pixels + bytes, copies_[copy].begin());
     return copies_[copy].data();
@@ -81,12 +82,13 @@ class Resizer {
   struct Key {
     const Variant* variant = nullptr;
     Resampling how = {};
-    int begin = 0, count = 0;
+    int begin = 0, count = 0, channels = 0;
     bool is_reversed = false;
 
     bool operator==(const Key& other) const {
       return variant == other.variant && how == other.how && begin == other.begin &&
-             count == other.count && is_reversed == other.is_reversed;
+             count == other.count && channels == other.channels &&
+             is_reversed == other.is_reversed;
     }
   };
 
@@ -99,6 +101,35 @@ class Resizer {
   std::vector<uint8_t> levels_, copies_[2];
   std::vector<const uint16_t*> blended_;
 };
+
+// Resizes floats: each row of the output sums rows of the source, of which it resizes the sum.
+void resize_floats(const FloatVariant& floats, const Resize& r, const Slot& slot,
+                   const Variant& variant, const Rows& rows, Arena& arena) {
+  FloatTaps columns = compute_float_taps(r.columns, r.left, r.width);
+  if (r.flips_x) reverse_taps(columns);
+  const FloatTaps lines = compute_float_taps(r.rows, r.top, r.height);
+  const int channels = r.source.channels;
+  // The columns that are needed, from `begin` to `end`.
+  const auto [least, greatest] = std::minmax_element(columns.first.begin(), columns.first.end());
+  const int begin = *least, end = *greatest + columns.size;
+  for (int32_t& first : columns.first) first -= begin;
+  const auto take = [&](int width) {
+    const size_t values = size_t(width) * size_t(channels) + kFloatSlack;
+    return reinterpret_cast<float*>(arena.take(values * sizeof(float)));
+  };
+  float *const sums = take(end - begin), *const pixels = take(r.width);
+  std::vector<const float*> sources(size_t(lines.size));
+  for (int n = 0; n < r.height; ++n) {
+    for (int k = 0; k < lines.size; ++k)
+      sources[k] = reinterpret_cast<const float*>(r.source.row(lines.first[n] + k)) +
+                   int64_t{begin} * channels;
+    floats.blend_rows(sources.data(), lines.weights.data() + size_t(n) * lines.size, lines.size,
+                      int64_t{end - begin} * channels, sums);
+    floats.resize_columns(columns, sums, channels, pixels);
+    slot.write_pixels(variant, reinterpret_cast<const uint8_t*>(pixels), rows,
+                      r.flips_y ? r.height - 1 - n : n);
+  }
+}
 
 // The arguments are (sizes, windows, flips, is_cubic, antialias, output): the size of each whole
 // result, the window of it that is needed, and whether the window is flipped.
@@ -135,8 +166,11 @@ class ResizeStage : public OutputStage {
     resize.top = int(windows_[row][0]), resize.left = int(windows_[row][1]);
     resize.height = slot.height, resize.width = slot.width;
     resize.flips_x = flips_[row][0], resize.flips_y = flips_[row][1];
-    Rows rows(arena, slot.width, 1);
-    resizer.run(variant_, resize, slot, rows);
+    Rows rows(arena, image, slot.width);
+    if (image.item_size != 1)
+      resize_floats(*variant_.floats, resize, slot, variant_, rows, arena);
+    else
+      resizer.run(variant_, resize, slot, rows);
   }
 
  private:

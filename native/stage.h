@@ -18,7 +18,7 @@ namespace gpupipe {
 
 // Counts the changes of Stage, Arena, Image, and of what Python calls. Raise it with _ABI in
 // gpupipe/runtime/installation.py, which uses no extension with another number.
-constexpr int kAbi = 12;
+constexpr int kAbi = 13;
 
 constexpr char kStageName[] = "gpupipe.stage";
 
@@ -51,6 +51,9 @@ class Stage {
 
   // Whether the stage looks levels up in the table of an image. If not, they are looked up before.
   virtual bool takes_table() const { return false; }
+
+  // Whether the stage takes planes. If not, they are interleaved before.
+  virtual bool takes_planes() const { return false; }
 
   // The number of samples of the batch; kAnyRows if no parameter differs between samples.
   Py_ssize_t rows() const { return rows_; }

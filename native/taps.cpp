@@ -1,4 +1,4 @@
-// The weights of a resize: those of torch's kernel for uint8, which has them from Pillow.
+// The weights of a resize: those of torch's kernels, which have them from Pillow.
 #include "taps.h"
 
 #include <algorithm>
@@ -36,9 +36,14 @@ struct RealTaps {
   double highest = 0;
 };
 
+// Rounds as torch does, which computes the taps of floats in float32.
+double round_to(bool is_float, double value) { return is_float ? double(float(value)) : value; }
+
 // Weighs all inputs under the filter, which is as wide as an output at least.
-void weigh_support(const Resampling& how, double scale, double support, int n, RealTaps& taps) {
-  const double center = scale * (n + 0.5), inverse = scale >= 1 ? 1 / scale : 1;
+void weigh_support(const Resampling& how, bool is_float, double scale, double support, int n,
+                   RealTaps& taps) {
+  const double center = round_to(is_float, scale * (n + 0.5));
+  const double inverse = scale >= 1 ? 1 / scale : 1;
   const int64_t first = std::max(int64_t(center - support + 0.5), int64_t{0});
   const int64_t end = std::min(int64_t(center + support + 0.5), int64_t{how.input});
   const int size = int(std::clamp(end - first, int64_t{0}, int64_t{taps.max_size}));
@@ -56,8 +61,8 @@ void weigh_support(const Resampling& how, double scale, double support, int n, R
 }
 
 // Weighs the nearest inputs. Those outside have the weights of the input at the border.
-void weigh_nearest(const Resampling& how, double scale, int n, RealTaps& taps) {
-  const double at = scale * (n + 0.5) - 0.5;
+void weigh_nearest(const Resampling& how, bool is_float, double scale, int n, RealTaps& taps) {
+  const double at = round_to(is_float, round_to(is_float, scale * (n + 0.5)) - 0.5);
   const double from = how.is_cubic ? at : std::max(at, 0.0);
   // torch takes the floor in float32.
   const int64_t index = std::min(int64_t(std::floor(float(from))), int64_t{how.input - 1});
@@ -76,16 +81,17 @@ void weigh_nearest(const Resampling& how, double scale, int n, RealTaps& taps) {
   taps.first[n] = int32_t(first), taps.sizes[n] = size;
 }
 
-RealTaps weigh(const Resampling& how) {
+RealTaps weigh(const Resampling& how, bool is_float) {
   RealTaps taps;
-  const double scale = double(how.input) / how.output, width = how.is_cubic ? 4 : 2;
+  const double scale = round_to(is_float, double(how.input) / how.output);
+  const double width = how.is_cubic ? 4 : 2;
   const double support = width / 2 * std::max(scale, 1.0);
   taps.max_size = how.antialias ? int(std::ceil(support)) * 2 + 1 : int(width);
   taps.weights.assign(size_t(how.output) * taps.max_size, 0);
   taps.first.resize(how.output), taps.sizes.resize(how.output);
   for (int n = 0; n < how.output; ++n) {
-    if (how.antialias) weigh_support(how, scale, support, n, taps);
-    else weigh_nearest(how, scale, n, taps);
+    if (how.antialias) weigh_support(how, is_float, scale, support, n, taps);
+    else weigh_nearest(how, is_float, scale, n, taps);
   }
   return taps;
 }
@@ -113,10 +119,25 @@ RealTaps weigh_identity(int count) {
   return taps;
 }
 
+// Real numbers, before they are rounded.
+RealTaps compute_real_taps(const Resampling& how, bool is_float) {
+  return how.input == how.output ? weigh_identity(how.output) : weigh(how, is_float);
+}
+
+// Reverses the order of rows of `size` values.
+template <typename T>
+void reverse_rows(std::vector<T>& values, int size) {
+  const int count = int(values.size()) / size;
+  for (int n = 0; n < count / 2; ++n) {
+    T* const one = values.data() + size_t(n) * size;
+    std::swap_ranges(one, one + size, values.data() + size_t(count - 1 - n) * size);
+  }
+}
+
 }  // namespace
 
 Taps compute_taps(const Resampling& how, int begin, int count, int alignment) {
-  const RealTaps real = how.input == how.output ? weigh_identity(how.output) : weigh(how);
+  const RealTaps real = compute_real_taps(how, false);
   Taps taps;
   taps.count = count, taps.precision = find_precision(real.highest), taps.max_size = 2;
   taps.first.resize(count), taps.sizes.resize(count);
@@ -140,14 +161,32 @@ Taps compute_taps(const Resampling& how, int begin, int count, int alignment) {
   return taps;
 }
 
-void reverse_taps(Taps& taps) {
-  std::reverse(taps.first.begin(), taps.first.end());
-  std::reverse(taps.sizes.begin(), taps.sizes.end());
-  for (int n = 0; n < taps.count / 2; ++n) {
-    int16_t* one = taps.weights.data() + size_t(n) * taps.max_size;
-    int16_t* other = taps.weights.data() + size_t(taps.count - 1 - n) * taps.max_size;
-    std::swap_ranges(one, one + taps.max_size, other);
+FloatTaps compute_float_taps(const Resampling& how, int begin, int count) {
+  const RealTaps real = compute_real_taps(how, true);
+  FloatTaps taps;
+  taps.count = count, taps.size = 1;
+  for (int n = begin; n < begin + count; ++n) taps.size = std::max(taps.size, real.sizes[n]);
+  taps.first.resize(count);
+  taps.weights.assign(size_t(count) * taps.size, 0);
+  for (int n = 0; n < count; ++n) {
+    const int from = begin + n, first = std::min(real.first[from], how.input - taps.size);
+    const double* const weights = real.weights.data() + size_t(from) * real.max_size;
+    taps.first[n] = first;
+    std::copy_n(weights, real.sizes[from],
+                taps.weights.data() + size_t(n) * taps.size + (real.first[from] - first));
   }
+  return taps;
+}
+
+void reverse_taps(Taps& taps) {
+  reverse_rows(taps.first, 1);
+  reverse_rows(taps.sizes, 1);
+  reverse_rows(taps.weights, taps.max_size);
+}
+
+void reverse_taps(FloatTaps& taps) {
+  reverse_rows(taps.first, 1);
+  reverse_rows(taps.weights, taps.size);
 }
 
 }  // namespace gpupipe

@@ -19,7 +19,11 @@ struct Resampling {
 // Returns the taps of `count` outputs from `begin` on. Each begins at a multiple of `alignment`.
 Taps compute_taps(const Resampling& how, int begin, int count, int alignment);
 
+// Returns the same for floats.
+FloatTaps compute_float_taps(const Resampling& how, int begin, int count);
+
 // Reverses the order of the outputs.
 void reverse_taps(Taps& taps);
+void reverse_taps(FloatTaps& taps);
 
 }  // namespace gpupipe

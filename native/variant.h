@@ -6,6 +6,7 @@
 #pragma once
 
 #include "color_variant.h"
+#include "float_variant.h"
 #include "image.h"
 
 #include <vector>
@@ -14,17 +15,20 @@ namespace gpupipe {
 
 constexpr int kBlock = 8;     // output pixels of a warp that share one exact coordinate
 constexpr int kPadding = 32;  // bytes that a variant may write after a row of levels; AVX-512's 15
-constexpr int kPeriod = 24;   // values after which both vectors of 8 and 3 channels begin again
-constexpr int kFactors = kPeriod + kChannels - 1;  // a period of them from each channel on
+constexpr int kPeriod = 24;   // values after which vectors of 8 and 1 to 4 channels begin again
+constexpr int kFactors = kPeriod + kMaxChannels - 1;  // a period of them from each channel on
 
-// An affine warp: output pixel (column, row) shows the source at matrix * (column, row, 1).
+// A warp: output pixel (column, row) shows the source at matrix * (column, row, 1), of which the
+// first two numbers are divided by the third in a warp of perspective.
 struct Warp {
   Image source;
-  double matrix[6];        // in indices of pixels: the centre of pixel n is n
+  double matrix[9];        // in indices of pixels: the centre of pixel n is n
+  bool is_perspective;     // else the last three numbers are 0, 0 and 1
   bool has_fill;           // else the outside is 0, and torchvision weighs no border by a mask
-  float fill[kChannels];   // the value outside of the source
-  uint8_t filled[kChannels];
-  int64_t dx[kBlock], dy[kBlock];  // the way from the first pixel of a block, 16 fraction bits
+  float fill[kMaxChannels];   // the value outside of the source
+  uint8_t filled[kMaxChannels];
+  // The way from the first pixel of a block of an affine warp, 16 fraction bits.
+  int64_t dx[kBlock], dy[kBlock];
 };
 
 // One axis of a resize: output n is the sum of inputs from `first[n]` on, weighted.
@@ -44,6 +48,7 @@ struct Columns {
   std::vector<uint8_t> table;     // of the variant, at any alignment
   std::vector<int32_t> offsets;   // of the variant
   int width;                      // of the source
+  int channels;
   bool is_wide;                   // of the variant
 };
 
@@ -52,11 +57,12 @@ constexpr int kGroup = 64;     // values that a variant may read or write after 
                                // write after its levels: AVX-512 sums so many at a time
 
 // Converts levels: table[c][v] == (scale * v - mean) / std, where c is a channel and v a level.
+// Floats become (v - mean) / std, unless they stay as they are.
 struct Conversion {
-  const uint8_t* table[kChannels];
+  const uint8_t* table[kMaxChannels];
   int item_size;     // bytes of a value: 1, 2, 4 or 8
-  int channels;      // 1 for a row of one channel, 3 for interleaved channels
-  bool is_identity;  // bytes are copied
+  int channels;      // interleaved; 1 for a row of one channel
+  bool is_identity;  // values are copied
   bool is_linear;    // the numbers below make the table to the bit; a value is float32 or float16
   bool is_scaling;   // mean is 0 and std is 1
   float scale[kFactors], mean[kFactors], std[kFactors];
@@ -66,15 +72,18 @@ struct Variant {
   const char* name;
   bool (*is_supported)();
 
-  // Warps one row of the output to three planes of levels. Writes up to kPadding bytes more.
-  void (*warp_row)(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]);
+  // Warps one row of the output to planes of levels. Writes up to kPadding bytes more.
+  void (*warp_row)(const Warp& warp, int row, int width, uint8_t* const planes[]);
 
-  // Takes interleaved pixels apart; the last pixel comes first if `is_reversed`.
+  // Takes pixels of RGB apart; the last pixel comes first if `is_reversed`.
   void (*split)(const uint8_t* pixels, uint8_t* const planes[kChannels], int width,
                 bool is_reversed);
 
-  // Interleaves planes.
+  // Interleaves planes to pixels of RGB.
   void (*merge)(const uint8_t* const planes[kChannels], uint8_t* pixels, int width);
+
+  // Copies pixels of RGB, the last one first.
+  void (*reverse)(const uint8_t* pixels, uint8_t* to, int width);
 
   // Converts `count` levels.
   void (*convert)(const uint8_t* levels, uint8_t* values, int64_t count,
@@ -83,8 +92,8 @@ struct Variant {
   // Prepares `columns` for resize_columns.
   void (*prepare_columns)(Columns& columns);
 
-  // Resizes two rows to pairs of levels, (3 * count, 2). Reads up to kMaxRead bytes after the
-  // rows, and writes up to kGroup pairs more.
+  // Resizes two rows to pairs of levels, (channels * count, 2). Reads up to kMaxRead bytes after
+  // the rows, and writes up to kGroup pairs more.
   void (*resize_columns)(const Columns& columns, const uint8_t* a, const uint8_t* b,
                          uint16_t* pairs);
 
@@ -94,6 +103,7 @@ struct Variant {
                      int size, uint8_t* levels);
 
   const ColorVariant* color;
+  const FloatVariant* floats;
 };
 
 extern const Variant kScalar;

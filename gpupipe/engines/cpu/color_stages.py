@@ -8,7 +8,7 @@ four switches of a color_jitter, in whose branches all four adjustments stand, a
     tables    (m, 256)    for functions of one value that the extension does not know
 
 See native/color.h for what the extension does with them. It computes what torchvision does with
-uint8.
+uint8, and for some of the changes with float32.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA, SCALE_TO_LEVELS, check_blur
 from gpupipe.engines.cpu import ops
-from gpupipe.engines.cpu.compiled_kernels import stage_kernel
+from gpupipe.engines.cpu.compiled_kernels import STAGE_DTYPES, stage_kernel
 from gpupipe.engines.cpu.ops import Pixels, as_array
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Rule, Series, Stage, SwitchOp
 from gpupipe.engines.last_steps import VALUES
@@ -48,6 +48,16 @@ COLORS = {
     "scale_and_shift_by_mean": 19,
 }
 """The functions of COLOR_OPS that the extension knows: the numbers of Color in native/color.h."""
+_OF_FLOATS = {
+    "adjust_brightness",
+    "adjust_contrast",
+    "adjust_saturation",
+    "adjust_hue",
+    "solarize",
+    "invert",
+    "scale_and_shift",
+}
+"""Those of them that it also knows for float32."""
 GRAY, TO_GRAY, TO_RGB = 15, 16, 17
 _NUM_VALUES = 4
 _MAX_VALUE = 255
@@ -201,14 +211,17 @@ def _accepts(op: ops.Op, keeps_channels: bool = False) -> bool:
         op: The change.
         keeps_channels: Whether the number of channels must stay as it is.
     """
-    if op.spec.dtype != "uint8" or op.spec.channels not in (1, 3):
+    if op.spec.dtype not in STAGE_DTYPES or op.spec.channels not in (1, 3):
         return False
+    is_float = op.spec.dtype == "float32"
     match op:
+        case ops.ColorOp(name=name) if is_float:
+            return name in _OF_FLOATS
         case ops.ColorOp(name=name):
             return name in COLORS or COLOR_OPS[name].is_pointwise
         case ops.ColorMatrixOp():
             color = _find_matrix(op)
-            return color == GRAY or (color is not None and not keeps_channels)
+            return color == GRAY or (color is not None and not keeps_channels and not is_float)
         case SwitchOp(branches=branches):
             return all(_accepts(part, True) for branch in branches for part in branch.ops)
     return False

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from gpupipe.engines.base import DrawnStep, Job, Operator
 from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu import (
-    any_channel_kernels,
     color_stages,
     compiled_degradations,
+    compiled_geometry,
     compiled_kernels,
     kernels,
     process_calls,
@@ -55,8 +55,8 @@ def find_rules() -> Rules:
     """
     rules = [
         *color_stages.create_rules(),
+        *compiled_geometry.create_rules(),
         *compiled_kernels.create_rules(),
-        *any_channel_kernels.create_rules(),
         *compiled_degradations.create_rules(),
         *process_calls.create_rules(),
     ]

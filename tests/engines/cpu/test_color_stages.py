@@ -104,6 +104,30 @@ def test_every_function_of_the_table_is_compared() -> None:
     assert set(COLOR_OPS) - set(CASES) == tables | {"jpeg"}  # which the extension does elsewhere
 
 
+FLOATS: list[Change] = [
+    *((f"adjust_{name}", f) for name in ("brightness", "contrast", "saturation") for f in FACTORS),
+    *CASES["adjust_hue"],
+    *(("solarize", threshold) for threshold in (-0.1, 0.3, 1.0)),
+    *(("scale_and_shift", factor, shift) for factor in (-0.5, 1.7) for shift in (-0.3, 0.7)),
+    ("invert",),
+    ("gray",),
+]
+
+
+def test_floats_are_changed_as_torchvision_does(variant: str) -> None:
+    """Within 1e-6 of the range: torch multiplies and adds with one rounding, in another order."""
+    orders = itertools.permutations(
+        [("adjust_contrast", 0.8), ("adjust_saturation", 1.3), ("adjust_hue", 0.07)]
+    )
+    for size, channels in itertools.product([(24, 80), (3, 1100)], (3, 1)):
+        image: Any = shades(size, channels).astype(np.float32) / np.float32(255)
+        before = image.copy()
+        for changes in (*([case] for case in FLOATS), *map(list, orders)):
+            made, expected = change(image, changes), reference(image, changes)
+            assert np.abs(made - expected).max() < (5e-6 if len(changes) > 1 else 1e-6), changes
+            assert np.array_equal(image, before)
+
+
 def test_every_order_of_changes_has_torchvisions_pixels(variant: str) -> None:
     image = shades((64, 80))
     changes = [("brightness", 1.2), ("contrast", 0.8), ("saturation", 1.3), ("hue", 0.07)]
@@ -352,12 +376,12 @@ def test_a_blur_of_an_image_that_is_too_small_is_refused() -> None:
     ids=["two channels", "floats", "a file"],
 )
 def test_what_is_no_image_of_levels_is_not_done(image: Any) -> None:
-    assert extension.run_program(create_stage([("invert",)]), [0], [image]) == [0]
+    assert extension.run_program(create_stage([("posterize", 3)]), [0], [image]) == [0]
 
 
-def test_floats_are_left_to_torchvision() -> None:
+def test_other_changes_of_floats_are_left_to_torchvision() -> None:
     tracer = Tracer([(4, 4)], find_rules(), Spec.of_image(3, dtype="float32"))
-    tracer.color("invert")
+    tracer.color("autocontrast")
     assert tracer.program().groups[0][0].name == "torchvision.color"
 
 

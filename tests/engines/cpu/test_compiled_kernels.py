@@ -43,7 +43,7 @@ def matrices() -> list[Floats]:
 def warp(image: Any, matrix: Floats, fill: Any, place: torch.Tensor, how: Any) -> torch.Tensor:
     values = None if fill is None else np.array(fill, float)
     sizes = np.array([place.shape[1:]])
-    run(extension.warp_stage(matrix[None], sizes, values, (bits(place)[None], *how)), image)
+    run(extension.warp_stage(matrix[None], sizes, False, values, (bits(place)[None], *how)), image)
     return place
 
 
@@ -155,7 +155,7 @@ def test_numbers_that_are_not_exact_are_looked_up() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"target": np.zeros((2, 4, 4), np.float32)}, "target is not \\(B, 3, H, W\\)"),
+        ({"target": np.zeros((5, 4, 4), np.float32)}, "1 to 4 channels"),
         ({"target": np.zeros((3, 4, 8), np.float32)[:, :, ::2]}, "rows of the target"),
         ({"target": np.zeros((3, 0, 4), np.float32)}, "the target is empty"),
         ({"target": np.zeros((4, 4), np.float32)}, "3 axes instead of 4"),
@@ -166,7 +166,7 @@ def test_numbers_that_are_not_exact_are_looked_up() -> None:
         ),
         ({"table": np.zeros((3, 255), np.float32)}, "the table is not"),
         ({"table": np.zeros((3, 256), np.float64)}, "the table is not"),
-        ({"table": None}, "needs a table"),
+        ({"table": None, "target": np.zeros((3, 4, 4), np.float64)}, "needs a table"),
         ({"factors": np.zeros((3, 3))}, "the factors are not"),
     ],
     ids=str,

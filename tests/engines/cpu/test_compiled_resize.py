@@ -145,8 +145,8 @@ def test_threads_resize_at_once(variant: str) -> None:
         ({"corner": (1, 0)}, "not inside the resized image"),
         ({"corner": (0, -1)}, "not inside the resized image"),
         ({"corner": (0, 2**31 - 1)}, "not inside the resized image"),
-        ({"target": np.zeros((2, 8, 8), np.float32)}, "target is not \\(B, 3, H, W\\)"),
-        ({"table": None}, "needs a table"),
+        ({"target": np.zeros((5, 8, 8), np.float32)}, "1 to 4 channels"),
+        ({"table": None, "target": np.zeros((3, 8, 8), np.float64)}, "needs a table"),
     ],
     ids=str,
 )

@@ -185,10 +185,8 @@ WITHOUT_OPENCV: dict[str, list[Any]] = {
         {"normalize": {"mean": 0.5, "std": 0.2}},
     ],
     "on": [
-        {"random_resized_crop": {"size": 64}},
-        {"random_affine": {"degrees": 10, "interpolation": "nearest"}},
-        "auto_augment",
-        "random_perspective",
+        {"random_resized_crop": {"size": 80}},
+        {"resize": {"size": [64, 64], "interpolation": "nearest"}},
     ],
 }
 """The steps for each setting of GPUPIPE_KERNELS."""
@@ -230,10 +228,10 @@ def test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg(
 
 
 @pytest.mark.skipif(find_extension() is None, reason="the extension is not built, or is off")
-def test_what_the_extension_does_not_warp_runs_in_torch_without_opencv(
+def test_what_the_extension_does_not_resize_runs_in_torch_without_opencv(
     alone: dict[str, subprocess.CompletedProcess[str]],
 ) -> None:
-    assert read_operators(alone["on"]).count("torch") >= 3
+    assert read_operators(alone["on"]).count("torch") == 1
 
 
 @pytest.mark.parametrize(("layout", "shape"), [("CHW", (3, 9, 12)), ("HWC", (9, 12, 3))])

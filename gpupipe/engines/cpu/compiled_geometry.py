@@ -1,0 +1,266 @@
+"""Kernels of the extension that move pixels, for images of 1 to 4 channels of uint8 or float32.
+
+In one pass, a kernel does one geometry, and either returns an image or converts the values and
+writes them to the slot of the sample. A geometry is a warp, a resize with an optional crop and
+flip, or a flip. For example:
+
+    ops       ResizeOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp, DeliverOp
+    a batch   resize_stage(sizes, windows, flips, is_cubic, antialias, output) -> Stage
+
+A geometry fits all samples of its batch. If one sample has a crop outside the resized image, the
+rules of single operations match instead.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.compiled_kernels import STAGE_DTYPES, run_alone, stage_kernel
+from gpupipe.engines.cpu.delivery import (
+    CONVERTED,
+    DeliverOp,
+    end_with_delivery,
+    find_conversion,
+)
+from gpupipe.engines.cpu.ops import Array, Pixels, view_as_array
+from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Stage
+from gpupipe.engines.last_steps import Conversions, make_coefficients, make_table
+from gpupipe.runtime.installation import find_extension
+
+_MAX_CHANNELS = 4
+_TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+_extension = find_extension()
+
+_Output = tuple[
+    Array | list[Array], Array | None, NDArray[np.float32] | None, Array | None, Array | None
+]
+"""The batch (B, C, H, W), or the slot (1, C, H, W) of each sample; a table of the new value of each
+uint8 value, or None to keep the values; coefficients that compute the same values as the table, or
+None; and the windows to erase and the value to erase them with, or None. Values of float32 have no
+table, but may have coefficients.
+"""
+_Values = tuple[torch.dtype, Array | None, NDArray[np.float32] | None]
+"""The dtype of the batch, and the table and the coefficients of an _Output."""
+_Create = Callable[[_Output | None], Stage]
+"""Returns the stage of a geometry. Without an output, the stage passes an image on."""
+
+
+def _find_warp(match: Match) -> _Create | None:
+    """Return the _Create of a warp, affine or of perspective; None if a stage cannot do it."""
+    warp = match.ops[0]
+    assert isinstance(warp, ops.ResampleOp)
+    if not _is_image(warp) or warp.interpolation not in ("nearest", "bilinear"):
+        return None
+    # A nearest warp of float32 has to agree with that of float16, which OpenCV does.
+    if warp.interpolation == "nearest" and warp.spec.dtype != "uint8":
+        return None
+    if not _can_make(warp.sizes):
+        return None
+    fill = ops.spread_fill(warp.fill, warp.spec.channels or 1)
+
+    def create(output: _Output | None) -> Stage:
+        matrices, is_nearest = np.ascontiguousarray(warp.matrices), warp.interpolation == "nearest"
+        return Stage(_extension.warp_stage(matrices, warp.sizes, is_nearest, fill, output))
+
+    return create
+
+
+def _find_flip(match: Match) -> _Create | None:
+    """Return the _Create of a flip; None if stages do not run on the images.
+
+    Without a FlipOp, the geometry keeps all pixels in place.
+    """
+    if not _is_image(match.ops[0]):
+        return None
+    flip = match.get(ops.FlipOp)
+    flags = None if flip is None else flip.flags.astype(np.uint8)
+    return lambda output: Stage(_extension.deliver_stage(flags, output))
+
+
+def _find_resize(match: Match) -> _Create | None:
+    """Return the _Create of a resize with an optional crop and flip.
+
+    Return None if a stage cannot do the resize, if a crop is not inside the resized image, or if
+    that has a side of more than 2**20 pixels. Without antialiasing, torchvision's bilinear resize
+    of uint8 is in float32 on processors without AVX2.
+    """
+    resize, crop, flip = match[ops.ResizeOp], match.get(ops.CropOp), match.get(ops.FlipOp)
+    is_bicubic = resize.interpolation == "bicubic"
+    is_exact = resize.antialias or _TORCH_HAS_AVX2 or resize.spec.dtype == "float32"
+    if not is_bicubic and not (resize.interpolation == "bilinear" and is_exact):
+        return None
+    if not _is_image(resize) or not _can_make(resize.sizes):
+        return None
+    if crop is not None and not ops.are_inside(crop.windows, resize.sizes):
+        return None
+
+    def create(output: _Output | None) -> Stage:
+        sizes = resize.sizes
+        if crop is not None:
+            windows = crop.windows
+        else:
+            windows = np.zeros((len(sizes), 4), np.int64)
+            windows[:, 2:] = sizes
+        flags = np.zeros((len(sizes), 2), np.uint8)
+        if flip is not None:
+            flags[:] = flip.flags
+        options = is_bicubic, resize.antialias, output
+        return Stage(_extension.resize_stage(sizes, windows, flags, *options))
+
+    return create
+
+
+def _can_make(sizes: NDArray[np.int64]) -> bool:
+    """Return whether the extension makes images of these [height, width], (B, 2)."""
+    return not sizes.size or bool(sizes.max() <= _extension.MAX_SIDE)
+
+
+def _is_image(op: ops.Op) -> bool:
+    """Return whether stages run on the images of an operation."""
+    return op.spec.dtype in STAGE_DTYPES and op.spec.channels in range(1, _MAX_CHANNELS + 1)
+
+
+def _find_values(match: Match) -> Callable[[], _Values] | None:
+    """Return what computes the _Values of the last operations; None if stages cannot do them."""
+    spec = match.ops[0].spec
+    channels = spec.channels
+    if spec.encoded or spec.layout != "CHW" or channels is None:
+        return None
+    if spec.dtype == "float32":
+        return _find_floats(match, channels)
+    conversion = find_conversion(match, has_bfloat16=True)
+    if conversion is None:
+        return None
+    conversions, dtype = conversion.conversions, conversion.dtype
+    return lambda: _make_values(conversions, dtype, channels)
+
+
+def _find_floats(match: Match, channels: int) -> Callable[[], _Values] | None:
+    """Return what computes the _Values of float32; None if their dtype changes."""
+    to_dtype, normalize = match.get(ops.ToDtypeOp), match.get(ops.NormalizeOp)
+    delivered = match[DeliverOp].output.format.dtype
+    if delivered not in (None, "float32") or (to_dtype and to_dtype.dtype != "float32"):
+        return None
+    coefficients = None
+    if normalize is not None:
+        coefficients = np.ones((3, channels), np.float32)
+        coefficients[1], coefficients[2] = normalize.mean, normalize.std
+    return lambda: (torch.float32, None, coefficients)
+
+
+@lru_cache(maxsize=64)
+def _make_values(conversions: Conversions, delivered: str | None, channels: int) -> _Values:
+    """Return the _Values of uint8.
+
+    Table and coefficients are None if the values stay as they are. The coefficients alone are None
+    if only the table gives the exact values.
+    """
+    table = make_table(conversions, delivered, channels)
+    if table.dtype == torch.uint8 and not conversions:
+        return table.dtype, None, None
+    coefficients = make_coefficients(conversions, delivered, channels)
+    return table.dtype, view_as_array(table[:, 0]), coefficients
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    """Warps, resizes or flips samples, and writes the converted values to their slots.
+
+    Attributes:
+        create: Returns the stage of the warp, resize or flip before the conversion.
+        channels: The number of channels.
+        find_values: Computes how values are converted.
+        deliver: The delivery.
+        erase: The windows that are erased in the slots, or None.
+    """
+
+    create: _Create
+    channels: int
+    find_values: Callable[[], _Values]
+    deliver: DeliverOp
+    erase: ops.EraseOp | None
+
+    @cached_property
+    def _geometry(self) -> Stage:
+        return self.create(None)
+
+    def stage(self) -> Stage | None:
+        """Return the stage that writes all samples to their slots, and erases there.
+
+        Return None if the samples differ in size and may not, if there is no memory for them, or if
+        noise is written to windows.
+        """
+        dtype, table, coefficients = self.find_values()
+        if self.erase is not None and self.erase.seeds is not None:
+            return None
+        batch: Array | list[Array] | None = self.deliver.begin_all(self.channels, dtype)
+        if batch is None:
+            batch = self.deliver.begin_each(self.channels, dtype)
+        if batch is None:
+            return None
+        if self.erase is None:
+            return self.create((batch, table, coefficients, None, None))
+        value = torch.tensor(self.erase.value, dtype=getattr(torch, self.erase.spec.dtype))
+        value = value.expand(self.channels).to(dtype).contiguous()
+        windows = self.erase.windows
+        return self.create((batch, table, coefficients, windows, view_as_array(value)))
+
+    def run(self, pixels: Pixels, row: int) -> None:
+        """Write a sample to its slot in the batch; do nothing if it has none.
+
+        Args:
+            pixels: The sample's image.
+            row: The sample's position in the batch.
+        """
+        image = run_alone(self._geometry, pixels, row)
+        dtype, table, coefficients = self.find_values()
+        output = self.deliver.output
+        if output.begin(row, (self.channels, *image.shape[:2]), dtype):
+            slot = output.slot_array(row)[None], table, coefficients
+            _extension.run_program(_extension.deliver_stage(None, slot), (0,), (image,))
+
+
+def _create_rules(
+    name: str, pattern: Pattern, find: Callable[[Match], _Create | None]
+) -> tuple[Rule, Rule]:
+    """Return two rules for the geometries that `find` returns.
+
+    The kernels of the first rule write to the slot; those of the second return an image.
+    """
+
+    def bind_delivery(match: Match) -> Kernel | None:
+        create, values = find(match), _find_values(match)
+        if create is None or values is None:
+            return None
+        channels = match.ops[0].spec.channels or 1
+        delivery = _Delivery(create, channels, values, match[DeliverOp], match.get(ops.EraseOp))
+        return end_with_delivery(name, match, delivery.run, delivery.stage)
+
+    def bind_image(match: Match) -> Kernel | None:
+        create = find(match)
+        return None if create is None else stage_kernel(name, lambda: create(None))
+
+    return Rule((*pattern, *CONVERTED), bind_delivery), Rule(pattern, bind_image)
+
+
+def create_rules() -> list[Rule]:
+    """Return the rules of these kernels; [] if the extension is not built, or is off."""
+    if _extension is None:
+        return []
+    resize = ops.ResizeOp, Maybe(ops.CropOp), Maybe(ops.FlipOp)
+    convert, _ = _create_rules("kernels.convert", (Maybe(ops.FlipOp),), _find_flip)
+    _, resize_alone = _create_rules("kernels.resize", (ops.ResizeOp,), _find_resize)
+    _, flip_alone = _create_rules("kernels.flip", (ops.FlipOp,), _find_flip)
+    return [
+        *_create_rules("kernels.warp", (ops.WarpOp,), _find_warp),
+        *_create_rules("kernels.warp", (ops.PerspectiveOp,), _find_warp),
+        *_create_rules("kernels.resize", resize, _find_resize),
+        resize_alone,
+        convert,
+        flip_alone,
+    ]

@@ -1,0 +1,97 @@
+// Loops over pixels of any number of channels and of any size.
+#pragma once
+
+#include <cstring>
+
+#include "variant.h"
+
+namespace gpupipe {
+
+template <typename T, int kCount>
+void split_few(const uint8_t* bytes, uint8_t* const planes[], int width, bool is_reversed) {
+  const T* const pixels = reinterpret_cast<const T*>(bytes);
+  T* to[kCount];
+  for (int c = 0; c < kCount; ++c) to[c] = reinterpret_cast<T*>(planes[c]);
+  if (is_reversed) {
+    for (int n = 0; n < width; ++n)
+      for (int c = 0; c < kCount; ++c) to[c][n] = pixels[kCount * (width - 1 - n) + c];
+    return;
+  }
+  for (int n = 0; n < width; ++n)
+    for (int c = 0; c < kCount; ++c) to[c][n] = pixels[kCount * n + c];
+}
+
+template <typename T, int kCount>
+void merge_few(const uint8_t* const planes[], uint8_t* bytes, int width) {
+  T* const pixels = reinterpret_cast<T*>(bytes);
+  const T* from[kCount];
+  for (int c = 0; c < kCount; ++c) from[c] = reinterpret_cast<const T*>(planes[c]);
+  for (int n = 0; n < width; ++n)
+    for (int c = 0; c < kCount; ++c) pixels[kCount * n + c] = from[c][n];
+}
+
+template <int kSize>
+void reverse_few(const uint8_t* pixels, uint8_t* to, int width) {
+  for (int n = 0; n < width; ++n)
+    std::memcpy(to + n * kSize, pixels + (width - 1 - n) * kSize, kSize);
+}
+
+// Pixels of one or four bytes, eight bytes at a time.
+template <int kSize>
+void reverse_eight(const uint8_t* pixels, uint8_t* to, int width) {
+  constexpr int kCount = 8 / kSize;
+  int n = 0;
+  for (; n + kCount <= width; n += kCount) {
+    uint64_t bytes;
+    std::memcpy(&bytes, pixels + (width - kCount - n) * kSize, 8);
+    bytes = kSize == 1 ? __builtin_bswap64(bytes) : bytes << 32 | bytes >> 32;
+    std::memcpy(to + n * kSize, &bytes, 8);
+  }
+  for (; n < width; ++n) std::memcpy(to + n * kSize, pixels + (width - 1 - n) * kSize, kSize);
+}
+
+// Takes pixels of values of 1 or 4 bytes apart; the last pixel comes first if `is_reversed`.
+inline void split_row(const Variant& variant, const uint8_t* pixels, uint8_t* const planes[],
+                      int channels, int item_size, int width, bool is_reversed) {
+  if (item_size == 1) {
+    if (channels == 1) split_few<uint8_t, 1>(pixels, planes, width, is_reversed);
+    if (channels == 2) split_few<uint8_t, 2>(pixels, planes, width, is_reversed);
+    if (channels == 3) variant.split(pixels, planes, width, is_reversed);
+    if (channels == 4) split_few<uint8_t, 4>(pixels, planes, width, is_reversed);
+    return;
+  }
+  if (channels == 1) split_few<uint32_t, 1>(pixels, planes, width, is_reversed);
+  if (channels == 2) split_few<uint32_t, 2>(pixels, planes, width, is_reversed);
+  if (channels == 3) split_few<uint32_t, 3>(pixels, planes, width, is_reversed);
+  if (channels == 4) split_few<uint32_t, 4>(pixels, planes, width, is_reversed);
+}
+
+// Interleaves planes of values of 1 or 4 bytes.
+inline void merge_row(const Variant& variant, const uint8_t* const planes[], uint8_t* pixels,
+                      int channels, int item_size, int width) {
+  if (item_size == 1) {
+    if (channels == 1) merge_few<uint8_t, 1>(planes, pixels, width);
+    if (channels == 2) merge_few<uint8_t, 2>(planes, pixels, width);
+    if (channels == 3) variant.merge(planes, pixels, width);
+    if (channels == 4) merge_few<uint8_t, 4>(planes, pixels, width);
+    return;
+  }
+  if (channels == 1) merge_few<uint32_t, 1>(planes, pixels, width);
+  if (channels == 2) merge_few<uint32_t, 2>(planes, pixels, width);
+  if (channels == 3) merge_few<uint32_t, 3>(planes, pixels, width);
+  if (channels == 4) merge_few<uint32_t, 4>(planes, pixels, width);
+}
+
+// Copies pixels of a size in bytes, the last one first.
+inline void reverse_row(const Variant& variant, const uint8_t* pixels, uint8_t* to, int size,
+                        int width) {
+  if (size == 1) reverse_eight<1>(pixels, to, width);
+  if (size == 2) reverse_few<2>(pixels, to, width);
+  if (size == 3) variant.reverse(pixels, to, width);
+  if (size == 4) reverse_eight<4>(pixels, to, width);
+  if (size == 8) reverse_few<8>(pixels, to, width);
+  if (size == 12) reverse_few<12>(pixels, to, width);
+  if (size == 16) reverse_few<16>(pixels, to, width);
+}
+
+}  // namespace gpupipe

@@ -1,0 +1,152 @@
+"""Fuzzes the geometry of gpupipe._kernels: random warps, resizes, flips and crops of random images.
+
+    # 10 minutes; `make sanitize` runs it with the extension under AddressSanitizer
+    python tests/fuzz/fuzz_geometry.py --seconds 600
+    python tests/fuzz/fuzz_geometry.py --first 123456 --count 1  # one case again
+
+Images have 1 to 4 channels of uint8 or float32, and are pixels or planes. They lie in memory
+between pages that nobody may touch, and must stay as they are. All variants have to make the same
+values, and those of an image and of a batch have to be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from fenced_memory import FencedMemory
+
+from gpupipe.runtime.installation import find_extension
+
+_kernels = find_extension()
+_MAX_SIDE = 90
+_HANG_SECONDS = 60
+
+
+@dataclass
+class Report:
+    """What a run found.
+
+    Attributes:
+        images: Images that were tried.
+        findings: What is wrong, with the number of the image.
+    """
+
+    images: int = 0
+    findings: list[str] = field(default_factory=list)
+
+
+class Fuzzer:
+    """Makes images and stages by number, and tries them."""
+
+    def __init__(self) -> None:
+        self.report = Report()
+        self._memory = FencedMemory(16 * _MAX_SIDE * (_MAX_SIDE + 8))
+
+    def make_image(self, number: int, rng: np.random.Generator) -> Any:
+        """Return an image (H, W, C) whose memory ends where it ends."""
+        height, width, channels = map(int, rng.integers(1, [_MAX_SIDE, _MAX_SIDE, 5]))
+        dtype, gap = rng.choice(["uint8", "float32"]), int(rng.choice([0, rng.integers(8)]))
+        shape = (height, width + gap, channels)
+        if is_planar := rng.integers(2) == 0:
+            shape = (channels, height, width + gap)
+        size = int(np.prod(shape)) - gap * (1 if is_planar else channels)
+        room = self._memory.take((size * np.dtype(dtype).itemsize,), is_last=number % 4 != 1)
+        values = room.view(dtype)
+        values[:] = rng.integers(0, 256, size)
+        item, row = values.itemsize, (width + gap) * (1 if is_planar else channels)
+        strides = (row * item, item * (1 if is_planar else channels), item)
+        if is_planar:
+            strides = (row * item, item, row * height * item)
+        return np.lib.stride_tricks.as_strided(values, (height, width, channels), strides)
+
+    def try_image(self, number: int) -> None:
+        """Run a stage with all variants, to an image and to a batch, and compare the results."""
+        rng = np.random.default_rng([21, number])
+        image = self.make_image(number, rng)
+        before, results = image.copy(), {}
+        for name in _kernels.variants():
+            _kernels.select(name)
+            draws = np.random.default_rng([22, number])
+            create = draw_stage(draws, image)
+            own: Any = np.asarray(_kernels.run_stage(create(None), 0, image))
+            results[name] = own
+            is_planar = draws.integers(2) == 0
+            shape = own.transpose(2, 0, 1).shape if is_planar else own.shape
+            batch = np.zeros((1, *shape), own.dtype)
+            place = batch if is_planar else batch.transpose(0, 3, 1, 2)
+            if _kernels.run_program(create((place, None, None)), [0], [image]):
+                self.report.findings.append(f"image {number} is not done in {name}")
+            if place[0].transpose(1, 2, 0).tobytes() != own.tobytes():
+                self.report.findings.append(f"image {number} is another in a batch in {name}")
+        self.report.images += 1
+        if not np.array_equal(image, before):
+            self.report.findings.append(f"image {number} was overwritten")
+        for name, pixels in results.items():
+            if pixels.tobytes() != results["scalar"].tobytes():
+                self.report.findings.append(f"image {number} has other values in {name}")
+
+    def run(self, first: int, count: int | None, seconds: float) -> Report:
+        """Try images from number `first` on until `count` are done or the time is over."""
+        end, number = time.monotonic() + seconds, first
+        while (number < first + count) if count is not None else time.monotonic() < end:
+            faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
+            self.try_image(number)
+            number += 1
+        faulthandler.cancel_dump_traceback_later()
+        return self.report
+
+
+def draw_stage(rng: np.random.Generator, image: Any) -> Any:
+    """Return a function that returns a stage for an output."""
+    height, width, channels = image.shape
+    flips = rng.integers(0, 2, (1, 2)).astype(np.uint8)
+    size = rng.integers(1, _MAX_SIDE, (1, 2))
+    kind = rng.integers(5)
+    if kind == 0:
+        return lambda output: _kernels.deliver_stage(flips, output)
+    if kind == 1:
+        top, left = rng.integers(0, [height, width])
+        window = np.array([[top, left, height - top, width - left]])
+        crop = _kernels.crop_stage(window)
+        return lambda output: _kernels.program((crop, _kernels.deliver_stage(flips, output)))
+    if kind == 2:
+        corner = rng.integers(0, size)
+        window = np.concatenate([corner, size - corner], 1)
+        options = bool(rng.integers(2)), bool(rng.integers(2))
+        return lambda output: _kernels.resize_stage(size, window, flips, *options, output)
+    rows = int(rng.integers(2, 4))
+    matrix = rng.normal(0, 0.4, (1, rows, 3)) + np.eye(3)[:rows]
+    matrix[:, :2, 2] *= _MAX_SIDE / 4
+    matrix[:, 2:, :2] /= _MAX_SIDE
+    is_nearest = image.itemsize == 1 and rng.integers(2) == 0
+    fill = rng.uniform(0, 255, channels) if rng.integers(2) == 0 else None
+    return lambda output: _kernels.warp_stage(matrix, size, is_nearest, fill, output)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60, help="(default: %(default)s)")
+    parser.add_argument("--count", type=int, help="so many images, in place of --seconds")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first image")
+    arguments = parser.parse_args()
+    faulthandler.enable()
+    report = Fuzzer().run(arguments.first, arguments.count, arguments.seconds)
+    print(json.dumps(asdict(report), indent=1))
+    return bool(report.findings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
