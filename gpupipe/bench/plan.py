@@ -193,10 +193,9 @@ def _batch(config: Config, index: Index) -> str:
     # Absent data have an index without samples. Boxes seldom come with a class of the sample.
     if index.has_labels and (len(index) or not pipeline.annotations):
         fields += [f"label {'float32 (B, classes)' if config.batch.uses_labels else 'int64 (B,)'}"]
-    fields += [
-        f"{name} {values.dtype} ({', '.join(['B', *map(str, values.shape[1:])])})"
-        for name, values in index.values.items()
-    ]
+    for name, values in index.values.items():
+        shape = ", ".join(["B", *map(str, values.shape[1:])])
+        fields += [f"{name} {values.dtype} ({shape}{',' if values.ndim == 1 else ''})"]
     return ", ".join([*fields, *_annotations(config, index.classes)]) + equal
 
 

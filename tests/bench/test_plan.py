@@ -147,4 +147,5 @@ def test_check_names_all_fields_of_a_batch_with_boxes(tmp_path: Path, targets: s
     with create_loader(config) as created:
         batch = next(iter(created))
     (line,) = (line for line in plan.facts(resolve(config)) if line.startswith("batch: "))
+    assert "image_id int64 (B,)" in line
     assert {part.split()[0] for part in re.split(r", (?=[a-z])", line[7:])} == batch.keys()
