@@ -90,7 +90,8 @@ def damage_lines(rows: list[dict[str, Any]], draw: random.Random) -> Damage:
         text = text[: text.rindex(b"\n") + draw.randrange(2, len(text) - text.rindex(b"\n") - 1)]
     elif kind == "bytes":
         text = _damage_bytes(text, draw.randrange(len(text)), draw)
-    return f"lines: {kind}", text, kind != "bytes"
+    # A list may stand for the objects of an image, and an empty one for none.
+    return f"lines: {kind}", text, kind != "bytes" and row.get("o") != []
 
 
 def damage_xml(text: str, draw: random.Random) -> Damage:
