@@ -24,6 +24,9 @@ def test_parts_come_back_as_they_were_packed() -> None:
     ]
 
 
+pytestmark = pytest.mark.usefixtures("forked_executable")
+
+
 def load(dataset: Any, **options: Any) -> gpupipe.Loader:
     settings = {"device": "cpu", "engine": "cpu", "ids": True, "batch_size": 8, "threads": 2}
     data = {"workers": 2, "timeout": 60}
