@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -98,6 +98,11 @@ class Agreement:
     @property
     def holds(self) -> bool:
         return (self.max if self.limits_max else self.mean) <= self.limit + _ROUNDING
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all attributes and `holds` as plain JSON, in which a PSNR may be None."""
+        psnr = self.psnr if math.isfinite(self.psnr) else None
+        return asdict(self) | {"psnr": psnr, "holds": self.holds}
 
 
 def measure(

@@ -1,8 +1,8 @@
 """Describes a config without reading a pixel, for `gpupipe check`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from gpupipe.annotations.batch_annotations import list_ragged
 from gpupipe.annotations.checks import describe_values
@@ -57,6 +57,42 @@ def operators(resolved: ResolvedConfig) -> dict[str, list[Operator]]:
         return {}
     job = Job(build_empty(), config.pipeline, config.loader, resolved.threads)
     return engine.plan_operators(job, config.source.separate_files)
+
+
+def describe_steps(config: Config) -> dict[str, Any]:
+    """Return a config's steps and batch steps, with their parameters, as plain JSON.
+
+    Sizes of `shape` that differ between samples are None.
+    """
+    steps = [
+        {
+            "step": entry.key,
+            "parameters": entry.step.model_dump(mode="json"),
+            "shape": entry.output_spec.shape,
+            "dtype": entry.output_spec.dtype,
+            "layout": entry.output_spec.layout,
+        }
+        for entry in config.pipeline.entries
+    ]
+    batch = [
+        {
+            "step": entry.key,
+            "parameters": entry.step.model_dump(mode="json"),
+            "fields": [*entry.layouts, "label"],
+        }
+        for entry in config.batch.entries
+    ]
+    names = {"config": config.name, "pipeline": config.pipeline.name}
+    return {**names, "steps": steps, "batch_steps": batch}
+
+
+def describe_operators(operators: Mapping[str, Sequence[Operator]]) -> dict[str, Any]:
+    """Return the result of `operators` as plain JSON."""
+    parts = ("operator", "device", "steps")
+    return {
+        device: [dict(zip(parts, row, strict=True)) for row in rows]
+        for device, rows in operators.items()
+    }
 
 
 def facts(resolved: ResolvedConfig, look_at_all_files: bool = False) -> Iterator[str]:

@@ -125,6 +125,7 @@ def check(
     annotations: Annotated[
         bool, "Read all annotations, count them and what is wrong with them, and do no more."
     ] = False,
+    json_path: JsonFile = None,
 ) -> None:
     """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device
     runs them.
@@ -137,8 +138,9 @@ def check(
     out = console()
     checked = configs.read(config, overrides)
     if annotations:
-        _check_annotations(checked)
+        _check_annotations(checked, json_path)
         return
+    results = plan.describe_steps(checked)
     out.print(tables.steps_table(checked.pipeline))
     if checked.batch.entries:
         out.print(tables.batch_table(checked.batch))
@@ -146,13 +148,18 @@ def check(
     if not resolved.reads_data:
         servers = " and ".join(checked.loader.server or ())
         click.echo(f"made by the server at {servers}: 'gpupipe status' asks it how it goes")
-        for line in list_ignored_settings(checked, resolved.engine):
-            click.echo(line)
-        return
-    for device, operators in plan.operators(resolved).items():
-        out.print(tables.lowering_table(device, operators))
-    for line in plan.facts(resolved, look_at_all_files=files):
+        lines = iter(list_ignored_settings(checked, resolved.engine))
+    else:
+        operators = plan.operators(resolved)
+        for device, rows in operators.items():
+            out.print(tables.lowering_table(device, rows))
+        results["operators"] = plan.describe_operators(operators)
+        lines = plan.facts(resolved, look_at_all_files=files)
+    results["facts"] = []
+    for line in lines:
         click.echo(line)
+        results["facts"].append(line)
+    write_json(json_path, results)
 
 
 @main.command()
@@ -199,13 +206,14 @@ def fetch(
     click.echo(f"{entry.title}: {target}")
 
 
-def _check_annotations(config: "Config") -> None:
+def _check_annotations(config: "Config", json_path: Path | None) -> None:
     """Print the table of annotations, and end with status 1 if something is wrong with them."""
     from gpupipe.bench import tables
     from gpupipe.bench.annotation_checks import count_annotations
 
     rows = list(count_annotations(config))
     console().print(tables.annotations_table(rows))
+    write_json(json_path, {"config": config.name, "annotations": [row._asdict() for row in rows]})
     if any(row.is_wrong and row.number for row in rows):
         sys.exit(1)
 

@@ -120,7 +120,7 @@ Overrides = Annotated[
         "overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_override
     ),
 ]
-JsonFile = Annotated[Path | None, "--json", OutputFile(), "Write everything measured to this file."]
+JsonFile = Annotated[Path | None, "--json", OutputFile(), "Write all results to this file."]
 AsJson = Annotated[bool, "--json", "Print it as JSON."]
 AllAsJson = Annotated[bool, "--json", "Print all of it as JSON."]
 

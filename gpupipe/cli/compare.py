@@ -174,6 +174,7 @@ def parity(
         "Limit of the mean difference, in levels, after steps that interpolate.  [default: "
         "0.5 for each of them]",
     ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Check that CONFIG's engine and torchvision produce the same pixels from the same images with
     the same draws, step by step.
@@ -181,8 +182,21 @@ def parity(
     checked, index = read(config, overrides, here=True)
     print_data_warning(index)
     engine = _parity_engine(checked)
-    if not all(a.holds for a in measure_parity(checked, index, samples, max_diff, engine)):
+    agreements = measure_parity(checked, index, samples, max_diff, engine)
+    results = {
+        "config": checked.name,
+        "engine": engine,
+        "agreements": [a.as_json() for a in agreements],
+        "not_compared": _list_not_compared(checked, agreements),
+    }
+    write_json(json_path, results)
+    if not all(a.holds for a in agreements):
         sys.exit(1)
+
+
+def _list_not_compared(config: "Config", agreements: "list[Agreement]") -> list[str]:
+    """Return the steps that were not compared: those from the first without a torch lowering on."""
+    return [e.key for e in config.pipeline.entries[len({a.step for a in agreements}) :]]
 
 
 def _parity_engine(config: "Config") -> str:
@@ -244,8 +258,7 @@ def measure_parity(
             f"step '{failed.step}' on",
             err=True,
         )
-    left_out = [e.key for e in checked.pipeline.entries[len({a.step for a in agreements}) :]]
-    if left_out:
+    if left_out := _list_not_compared(checked, agreements):
         click.echo(f"not compared, for lack of a torch lowering: {', '.join(left_out)}")
     return agreements
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -100,4 +101,9 @@ def test_max_diff_is_the_limit(config: Path, cli: Any) -> None:
     checked = configs.read(config)
     assert all(a.holds for a in measure(checked, checked.source.index(), ["cpu"], 4))
     words = ["parity", "config.yaml", "engine=dali", "--samples", "4", "--max-diff", "0"]
-    assert cli(config.parent, *words).returncode == 1
+    assert cli(config.parent, *words, "--json", "parity.json").returncode == 1
+    results = json.loads((config.parent / "parity.json").read_text())
+    assert (results["engine"], results["not_compared"]) == ("dali", [])
+    decode, *_, last = results["agreements"]
+    assert (decode["step"], decode["psnr"], decode["holds"]) == ("decode", None, True)
+    assert (last["limit"], last["holds"], last["mean"] > 0, last["images"]) == (0, False, True, 4)

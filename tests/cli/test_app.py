@@ -208,9 +208,22 @@ def test_a_corrupt_sample_ends_with_its_path_or_is_skipped_and_counted(
     assert json.loads(log.read_text())["path"] == str(bad)
 
 
-def test_check_prints_the_plan(config: Path) -> None:
-    done = gpupipe("check", config)
+def test_check_prints_the_plan_and_writes_it_as_json(config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    done = gpupipe("check", config, "batch=[{mixup: {alpha: 0.2}}]", "--json", file)
     assert done.returncode == 0, done.stderr
+    plan = json.loads(file.read_text())
+    assert [step["step"] for step in plan["steps"]] == ["decode", "random_affine", "to_dtype"]
+    spec = {"shape": [3, None, None], "dtype": "float32", "layout": "CHW"}
+    assert spec.items() <= plan["steps"][2].items()
+    assert plan["steps"][2]["parameters"] == {"dtype": "float32", "scale": True}
+    (mixup,) = plan["batch_steps"]
+    assert (mixup["step"], mixup["parameters"]["alpha"]) == ("mixup", 0.2)
+    operators = plan["operators"]["cpu"]
+    assert "random_affine" in [name for row in operators for name in row["steps"]]
+    assert all(row["operator"] in done.stdout for row in operators)
+    assert plan["facts"]
+    assert done.stdout.endswith("\n".join([*plan["facts"], ""]))
     for word in ("random_affine", "(?, ?, 3)", "60 samples", "4 batches of up to 16"):
         assert word in done.stdout
     done = gpupipe("check", config, "engine=dali")
