@@ -1,4 +1,4 @@
-# Commands for a fresh machine: `make demo`, `make test` and `make docs`. PYTHON chooses the interpreter (3.10 to 3.13),
+# Commands for a fresh machine: `make demo`, `make test` and `make docs`. PYTHON chooses the interpreter (3.11 to 3.13),
 # CUDA the DALI (cuda12 or cuda13; `make clean` before another one, since the two write over each other's files).
 PYTHON ?= python3
 CUDA ?= cuda12

@@ -15,6 +15,7 @@ from setuptools import Extension, setup
 _FLAGS = [
     "-std=c++17",
     "-O3",
+    "-DPy_LIMITED_API=0x030B0000",  # one build for Python 3.11 and all newer ones
     "-ffp-contract=off",  # all variants compute the same pixels to the bit
     "-fno-math-errno",  # so that llrint is one instruction
     "-fno-trapping-math",  # so that loops with conditions become vectors
@@ -42,6 +43,7 @@ def _extension(name: str, sources: list[Path], flags: list[str], link: list[str]
         extra_compile_args=[*_FLAGS, *flags],
         extra_link_args=link,
         language="c++",
+        py_limited_api=True,
         optional=os.environ.get("GPUPIPE_KERNELS") != "on",
     )
 
@@ -55,5 +57,6 @@ setup(
         _extension(
             "_jpeg", _jpeg, _ask_pkg_config("--cflags"), _ask_pkg_config("--libs") or ["-ljpeg"]
         ),
-    ]
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -123,12 +123,12 @@ class Processes {
                           &seconds) ||
         !pipes_.open(pipes, PyBUF_WRITABLE | PyBUF_FORMAT, "pipes", 2))
       return false;
-    const Py_ssize_t count = PyTuple_GET_SIZE(memories);
+    const Py_ssize_t count = PyTuple_Size(memories);
     if (!pipes_.is_packed(2 * count, sizeof(int32_t)) || !pipes_.has_format("i"))
       return refuse("pipes is not (processes, 2) of int32");
     memories_.reset(new Buffer[size_t(count)]);
     for (Py_ssize_t n = 0; n < count; ++n)
-      if (!memories_[n].open(PyTuple_GET_ITEM(memories, n), PyBUF_WRITABLE)) return false;
+      if (!memories_[n].open(PyTuple_GetItem(memories, n), PyBUF_WRITABLE)) return false;
     count_ = count;
     limit_ = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
     Py_INCREF(tuple);

@@ -29,7 +29,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 void free_bytes(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   std::free(reinterpret_cast<FileBytes*>(self)->data);
-  type->tp_free(self);
+  PyObject_Free(self);
   Py_DECREF(type);
 }
 
@@ -65,7 +65,7 @@ class Part {
     if (!PyArg_ParseTuple(tuple, "O&LO", PyUnicode_FSConverter, &path, &offset_, &length))
       return false;
     const Reference owner(path);
-    path_.assign(PyBytes_AS_STRING(path), size_t(PyBytes_GET_SIZE(path)));
+    path_.assign(PyBytes_AsString(path), size_t(PyBytes_Size(path)));
     if (length != Py_None) length_ = PyLong_AsLongLong(length);
     if (PyErr_Occurred()) return false;
     if (offset_ < 0 || (length != Py_None && length_ < 0))
@@ -160,7 +160,7 @@ class FileState {
   bool parse(PyObject* path) { return PyUnicode_FSConverter(path, &path_) != 0; }
 
   // Does not touch Python.
-  void run() { is_seen_ = ::stat(PyBytes_AS_STRING(path_), &about_) == 0; }
+  void run() { is_seen_ = ::stat(PyBytes_AsString(path_), &about_) == 0; }
 
   PyObject* take() const {
     if (!is_seen_) Py_RETURN_NONE;
@@ -233,7 +233,7 @@ PyObject* read_paths(PyObject*, PyObject* arguments) {
   for (size_t n = 0; results && n < count; ++n) {
     PyObject* const result = parts[n].take();
     if (!result) return nullptr;
-    PyList_SET_ITEM(results.get(), Py_ssize_t(n), result);
+    PyList_SetItem(results.get(), Py_ssize_t(n), result);
   }
   return results.release();
 }

@@ -98,16 +98,16 @@ struct JpegHeader {
 PyObject* read_jpeg_sizes(PyObject*, PyObject* files) {
   const Reference objects(PySequence_Tuple(files));  // opening a buffer may change a list
   if (!objects) return nullptr;
-  const size_t count = size_t(PyTuple_GET_SIZE(objects.get()));
+  const size_t count = size_t(PyTuple_Size(objects.get()));
   const std::unique_ptr<Buffer[]> buffers(new (std::nothrow) Buffer[count]);
   if (!buffers) return PyErr_NoMemory();
   for (size_t n = 0; n < count; ++n)
-    if (!buffers[n].open(PyTuple_GET_ITEM(objects.get(), Py_ssize_t(n)), PyBUF_SIMPLE))
+    if (!buffers[n].open(PyTuple_GetItem(objects.get(), Py_ssize_t(n)), PyBUF_SIMPLE))
       return nullptr;
   constexpr size_t kItem = 2 * sizeof(int64_t);
   Reference sizes(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(count * kItem)));
   if (!sizes) return nullptr;
-  char* const to = PyBytes_AS_STRING(sizes.get());
+  char* const to = PyBytes_AsString(sizes.get());
   const bool is_read = run_without_gil([&] {
     for (size_t n = 0; n < count; ++n) {
       JpegHeader header;

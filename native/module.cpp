@@ -64,7 +64,7 @@ PyObject* variants(PyObject*, PyObject*) {
 }
 
 PyObject* select(PyObject*, PyObject* name) {
-  const char* wanted = PyUnicode_AsUTF8(name);
+  const char* wanted = PyUnicode_AsUTF8AndSize(name, nullptr);
   if (!wanted) return nullptr;
   for (const Variant* variant : kVariants) {
     if (std::strcmp(variant->name, wanted) != 0 || !variant->is_supported()) continue;

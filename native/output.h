@@ -259,12 +259,12 @@ class Output {
   }
 
   bool read_each(PyObject* list) {
-    const Py_ssize_t count = PyList_GET_SIZE(list);
+    const Py_ssize_t count = PyList_Size(list);
     if (!count) return refuse("the list of targets is empty");
     for (Py_ssize_t n = 0; n < count; ++n) {
       Buffer& one = each_.emplace_back();
       Target target;
-      if (!one.open(PyList_GET_ITEM(list, n), PyBUF_WRITABLE, "a target", 4) ||
+      if (!one.open(PyList_GetItem(list, n), PyBUF_WRITABLE, "a target", 4) ||
           !read_target(one, &target))
         return false;
       if (!n) first_ = target;

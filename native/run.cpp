@@ -99,7 +99,7 @@ int get_pixels(PyObject* self, Py_buffer* view, int flags) {
 void free_pixels(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   std::free(reinterpret_cast<Pixels*>(self)->data);
-  type->tp_free(self);
+  PyObject_Free(self);
   Py_DECREF(type);
 }
 
@@ -149,8 +149,8 @@ PyObject* run_program(PyObject*, PyObject* arguments) {
   const Reference rows(PySequence_Tuple(row_object));
   const Reference objects(rows ? PySequence_Tuple(content_object) : nullptr);
   if (!objects) return nullptr;
-  const Py_ssize_t count = PyTuple_GET_SIZE(rows.get());
-  if (count != PyTuple_GET_SIZE(objects.get())) {
+  const Py_ssize_t count = PyTuple_Size(rows.get());
+  if (count != PyTuple_Size(objects.get())) {
     refuse("there is not one content for each row");
     return nullptr;
   }
@@ -159,9 +159,9 @@ PyObject* run_program(PyObject*, PyObject* arguments) {
   const std::unique_ptr<bool[]> are_done(new (std::nothrow) bool[size_t(count)]());
   if (!contents || !each || !are_done) return PyErr_NoMemory();
   for (Py_ssize_t n = 0; n < count; ++n) {
-    const Py_ssize_t row = PyLong_AsSsize_t(PyTuple_GET_ITEM(rows.get(), n));
+    const Py_ssize_t row = PyLong_AsSsize_t(PyTuple_GetItem(rows.get(), n));
     if ((row == -1 && PyErr_Occurred()) || !check_row(*stage, row) ||
-        !contents[size_t(n)].read(PyTuple_GET_ITEM(objects.get(), n)))
+        !contents[size_t(n)].read(PyTuple_GetItem(objects.get(), n)))
       return nullptr;
     each[size_t(n)] = int(row);
   }

@@ -112,9 +112,9 @@ class InnerStage {
 };
 
 inline bool Stage::read_parts(PyObject* tuple, std::vector<InnerStage>* parts, bool has_gaps) {
-  parts->resize(size_t(PyTuple_GET_SIZE(tuple)));
+  parts->resize(size_t(PyTuple_Size(tuple)));
   for (size_t n = 0; n < parts->size(); ++n) {
-    PyObject* const part = PyTuple_GET_ITEM(tuple, Py_ssize_t(n));
+    PyObject* const part = PyTuple_GetItem(tuple, Py_ssize_t(n));
     if (has_gaps && part == Py_None) continue;
     if (!(*parts)[n].read(part) || !add_part(*(*parts)[n])) return false;
   }

@@ -49,11 +49,11 @@ PyObject* run_each(PyObject*, PyObject* sequence) {
   // Parsing may run code of Python, which could change a list.
   const Reference objects(PySequence_Tuple(sequence));
   if (!objects) return nullptr;
-  const Py_ssize_t count = PyTuple_GET_SIZE(objects.get());
+  const Py_ssize_t count = PyTuple_Size(objects.get());
   const std::unique_ptr<Item[]> items(new (std::nothrow) Item[size_t(count)]);
   if (!items) return PyErr_NoMemory();
   for (Py_ssize_t n = 0; n < count; ++n)
-    if (!items[size_t(n)].parse(PyTuple_GET_ITEM(objects.get(), n))) return nullptr;
+    if (!items[size_t(n)].parse(PyTuple_GetItem(objects.get(), n))) return nullptr;
   const auto run_all = [&] {
     for (Py_ssize_t n = 0; n < count; ++n) items[size_t(n)].run();
   };
@@ -62,7 +62,7 @@ PyObject* run_each(PyObject*, PyObject* sequence) {
   for (Py_ssize_t n = 0; results && n < count; ++n) {
     PyObject* const result = items[size_t(n)].take();
     if (!result) return nullptr;
-    PyList_SET_ITEM(results.get(), n, result);
+    PyList_SetItem(results.get(), n, result);
   }
   return results.release();
 }

@@ -56,7 +56,7 @@ def check_python() -> Iterator[Finding]:
 def judge_python(version: tuple[int, ...]) -> Finding:
     """Judge the Python version, (major, minor, micro)."""
     observation = ".".join(map(str, version))
-    advice = "make a virtual environment with Python 3.10 to 3.13"
+    advice = "make a virtual environment with Python 3.11 to 3.13"
     is_other = not PYTHONS[0] <= version[:2] <= PYTHONS[1]
     return judge("Python", observation, (is_other, "problem", "", advice))
 
