@@ -8,6 +8,7 @@ with its headers; pkg-config finds them outside of the compiler's own folders.
 import os
 import shlex
 import subprocess
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -15,7 +16,6 @@ from setuptools import Extension, setup
 _FLAGS = [
     "-std=c++17",
     "-O3",
-    "-DPy_LIMITED_API=0x030B0000",  # one build for Python 3.11 and all newer ones
     "-ffp-contract=off",  # all variants compute the same pixels to the bit
     "-fno-math-errno",  # so that llrint is one instruction
     "-fno-trapping-math",  # so that loops with conditions become vectors
@@ -23,6 +23,9 @@ _FLAGS = [
     "-Wall",
     "-Wextra",
 ]
+_HAS_STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
+"""Whether one build serves CPython 3.11 and all newer ones. Free-threaded ones need their own."""
+_ABI_FLAGS = ["-DPy_LIMITED_API=0x030B0000"] if _HAS_STABLE_ABI else []
 
 
 def _ask_pkg_config(option: str) -> list[str]:
@@ -40,10 +43,10 @@ def _extension(name: str, sources: list[Path], flags: list[str], link: list[str]
         f"gpupipe.{name}",
         sorted(map(str, sources)),
         depends=sorted(map(str, Path("native").glob("*.h"))),
-        extra_compile_args=[*_FLAGS, *flags],
+        extra_compile_args=[*_FLAGS, *_ABI_FLAGS, *flags],
         extra_link_args=link,
         language="c++",
-        py_limited_api=True,
+        py_limited_api=_HAS_STABLE_ABI,
         optional=os.environ.get("GPUPIPE_KERNELS") != "on",
     )
 
@@ -58,5 +61,5 @@ setup(
             "_jpeg", _jpeg, _ask_pkg_config("--cflags"), _ask_pkg_config("--libs") or ["-ljpeg"]
         ),
     ],
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if _HAS_STABLE_ABI else {},
 )

@@ -8,13 +8,13 @@
 
 #include <algorithm>
 
+#include "cpu_features.h"
+
 namespace gpupipe {
 namespace {
 
 bool is_supported() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+  return has_bits(kAvxBits) && has_bits(kAvx2Bits) && keeps_registers(kAvxRegisters);
 }
 
 // The first and second four bytes of each of 8 places: of RGB, R0 G0 B0 R1, and G1 B1 and two more.

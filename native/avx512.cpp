@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "avx512.h"
+#include "cpu_features.h"
 
 namespace gpupipe {
 namespace {
@@ -12,10 +13,7 @@ constexpr int kVector = 64;  // bytes
 constexpr int kLanes = 16;   // values of a block
 
 bool is_supported() {
-  __builtin_cpu_init();
-  return kAvx2.is_supported() && __builtin_cpu_supports("avx512f") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+  return kAvx2.is_supported() && has_bits(kAvx512Bits) && keeps_registers(kAvx512Registers);
 }
 
 // A block is 16 values of a row of the output, and a pair two taps of them. Each has a shuffle

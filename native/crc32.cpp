@@ -11,6 +11,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "cpu_features.h"
 #endif
 
 namespace gpupipe {
@@ -90,7 +92,7 @@ GPUPIPE_CLMUL uint32_t update_blocks(uint32_t crc, const uint8_t* data, size_t s
   return uint32_t(_mm_extract_epi32(_mm_xor_si128(state, quotient), 1));
 }
 
-bool has_clmul() { return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
+bool has_clmul() { return has_bits(kClmulBits); }
 #else
 uint32_t update_blocks(uint32_t crc, const uint8_t* data, size_t size) {
   return update(crc, data, size);
