@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from gpupipe.annotations.batch_annotations import BatchAnnotations, Steps, annotate
 from gpupipe.dataset.annotation_columns import AnnotationColumn, take_annotations

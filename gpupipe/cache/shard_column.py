@@ -6,10 +6,10 @@ SampleLocations writes the locations of the images into the column when an epoch
 import errno
 import mmap
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions

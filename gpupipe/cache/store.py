@@ -266,7 +266,7 @@ class Store:
                 if (cause := _find_http_failure(e)) is None:
                     raise
                 raise OSError(describe_error(cause)) from e
-            except asyncio.TimeoutError as e:
+            except TimeoutError as e:
                 raise OSError(
                     f"it was not whole after {self._timeout:g} s (data.cache.timeout)"
                 ) from e

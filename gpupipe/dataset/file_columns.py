@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray, join_strings
 from gpupipe.dataset.reading import Span, read_paths, read_spans, read_states

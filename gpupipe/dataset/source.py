@@ -7,11 +7,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
 from pydantic import Field
-from typing_extensions import Self
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.columns import Rows

@@ -7,13 +7,12 @@ ones are for the container itself, and the rest are for its steps, in order.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, SerializationInfo, model_serializer, model_validator
-from typing_extensions import Self
 
 from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import (

@@ -6,10 +6,9 @@
 geometry.py has their formulas.
 """
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import model_validator
-from typing_extensions import Self
 
 from gpupipe.pipeline.spec_checks import add_fill, check_per_channel, check_picture
 from gpupipe.pipeline.step import Spec, Step

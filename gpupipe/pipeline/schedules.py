@@ -28,9 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeVar
-
-from typing_extensions import Self
+from typing import Any, Self, TypeVar
 
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.schedule_parsing import Number, Schedule, is_schedule, parse_schedule

@@ -38,8 +38,9 @@ from gpupipe.runtime.user_functions import UserCall
 from gpupipe.schema.field_types import mask_fill
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from torch import Tensor
-    from typing_extensions import Self
 
 Uniforms = NDArray[np.float64]
 """Uniform draws in [0, 1): (N, num_uniforms), one row for each sample or batch."""

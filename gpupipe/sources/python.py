@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import pydantic
 from pydantic import AfterValidator, Field, PlainSerializer, PrivateAttr, WithJsonSchema
-from typing_extensions import Self
 
 from gpupipe.dataset.columns import Column
 from gpupipe.dataset.given_dataset import GivenDataset, count_items, fingerprint_dataset

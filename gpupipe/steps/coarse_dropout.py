@@ -1,10 +1,9 @@
 """coarse_dropout: replace several random windows of the image by one value."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
-from typing_extensions import Self
 
 from gpupipe.pipeline.geometry import draw_between
 from gpupipe.pipeline.spec_checks import add_fill, check_decoded, check_fill, check_picture

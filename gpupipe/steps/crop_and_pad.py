@@ -1,9 +1,8 @@
 """center_crop, pad and random_crop: cut a window of a fixed size, or add pixels around an image."""
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from typing_extensions import Self
 
 from gpupipe.pipeline.geometry import (
     before_and_after,

@@ -1,12 +1,11 @@
 """dali: run one of DALI's own operators."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pydantic
 from pydantic import PrivateAttr, model_validator
-from typing_extensions import Self
 
 from gpupipe.pipeline.spec_checks import check_image
 from gpupipe.pipeline.step import (

@@ -1,10 +1,9 @@
 """fixed_size_crop and random_size_crop: the crops of recipes for detection."""
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from pydantic import model_validator
-from typing_extensions import Self
 
 from gpupipe.pipeline.spec_checks import add_fill, check_fill, check_plane
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, Uniforms

@@ -1,10 +1,9 @@
 """linear_transformation: multiply all numbers of an image by one matrix, such as for whitening."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from pydantic import model_validator
-from typing_extensions import Self
 
 from gpupipe.pipeline.spec_checks import check_decoded, check_picture, count_channels
 from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size

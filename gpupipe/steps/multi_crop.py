@@ -1,12 +1,11 @@
 """five_crop and ten_crop: cut out the four corners and the centre, as the fields of a view."""
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from gpupipe.pipeline.geometry import center_offset, describe_small_image
 from gpupipe.pipeline.spec_checks import check_plane

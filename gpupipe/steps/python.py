@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pydantic
 from pydantic import Field, PrivateAttr
-from typing_extensions import Self
 
 from gpupipe.errors import EngineError, StepError
 from gpupipe.pipeline.function_output import Returns, draw_images

@@ -1,10 +1,9 @@
 """random_erasing: replace a random window of the image by one value, or by noise."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator
-from typing_extensions import Self
 
 from gpupipe.augment import noise
 from gpupipe.pipeline.geometry import draw_windows, take_first

@@ -1,11 +1,10 @@
 """random_iou_crop: cut a window that overlaps enough with one of the boxes."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from gpupipe.augment import noise
 from gpupipe.augment.iou_windows import WindowRules, are_centers_inside, find_windows

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pydantic
 from pydantic import Field, PrivateAttr
-from typing_extensions import Self
 
 from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch
 from gpupipe.errors import EngineError, StepError

@@ -29,7 +29,7 @@ from gpupipe.pipeline.geometry import affine_matrix, describe_small_image
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class DaliTracer(ABC):
