@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import zmq
 
@@ -51,7 +50,7 @@ class ServerSocket:
             return True
         return False
 
-    def receive(self) -> Iterator[list[Any]]:
+    def receive(self) -> Iterator[list[zmq.Frame]]:
         """Yield the frames of messages that have arrived, of at most 64 of them."""
         with suppress(zmq.Again):
             for _ in range(_MAX_RECEIVES):
