@@ -4,9 +4,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rich.table import Table
-
 from gpupipe.bench.compare import disturbance
+from gpupipe.bench.layout import WordTable
 from gpupipe.bench.profile import BATCH_STAGE, DELIVER, READ, Profile, Stage
 from gpupipe.bench.tables import new_table
 from gpupipe.bench.training import Training
@@ -27,7 +26,7 @@ _ADVICE = {
 _OTHER_ADVICE = "do that step less often, or on smaller images"
 
 
-def profile_table(profile: Profile) -> Table:
+def profile_table(profile: Profile) -> WordTable:
     """Return the table of `gpupipe profile`: without the costs of stages that do not add up."""
     doubt = _explain_doubt(profile)
     costs = ("this costs, us a sample", "CPU, us a sample", "share of the time")
@@ -35,16 +34,15 @@ def profile_table(profile: Profile) -> Table:
     for stage, before in profile.pairs:
         described = () if doubt else _describe_costs(profile, stage, before)
         table.add_row(stage.name, f"{stage.rate:,.0f}", *described)
-    table.caption_justify = "left"
     if not profile.is_by_parts:
-        table.caption = (
+        table.note = (
             f"Engine {profile.what['engine']} cannot read alone, or run its steps without "
             "delivery: only whole batches are timed."
         )
     elif doubt:
-        table.caption = doubt
+        table.note = doubt
     elif min(_list_shares(profile)) < -0.01:
-        table.caption = (
+        table.note = (
             "Less than 0: with it, the steps before have less to do, or are done together with it."
         )
     return table

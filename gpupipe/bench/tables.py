@@ -10,11 +10,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 
-from gpupipe.errors import counted
+from gpupipe.bench.layout import WordTable
+from gpupipe.errors import counted, shown
 
 if TYPE_CHECKING:
     from gpupipe.batch_stage.stage import BatchStage
@@ -30,17 +29,9 @@ if TYPE_CHECKING:
 _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
-def new_table(title: str, *columns: str, rows: Iterable[Sequence[str]] = ()) -> Table:
+def new_table(title: str, *columns: str, rows: Iterable[Sequence[str]] = ()) -> WordTable:
     """Return a table of `rows` in the style that all tables share."""
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_header=any(columns),
-        pad_edge=False,
-    )
-    for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=number == 0)
+    table = WordTable(title, *columns)
     for row in rows:
         table.add_row(*row)
     return table
@@ -76,9 +67,9 @@ def describe_work(facts: Mapping[str, Any], data: str = "") -> str:
     )
 
 
-def measurement_table(note: str, result: Measurement) -> Table:
-    """Return the table at the end of `gpupipe run`; its title is `note`, the note of the index."""
-    return new_table(note, "", "", rows=measurement_rows(result))
+def measurement_table(result: Measurement) -> WordTable:
+    """Return the table at the end of `gpupipe run`."""
+    return new_table("", "", "", rows=measurement_rows(result))
 
 
 def measurement_rows(result: Measurement) -> Iterator[tuple[str, str]]:
@@ -108,7 +99,7 @@ def measurement_rows(result: Measurement) -> Iterator[tuple[str, str]]:
         yield "skipped", f"{counted(result.skipped, 'sample')} that cannot be read"
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> WordTable:
     """Return the table of `gpupipe compare`."""
     to = comparison.baseline.contestant.name if comparison.baseline else ""
     columns = speed_columns(comparison, f"times {to}")
@@ -153,7 +144,7 @@ def _gpu_busy(results: Iterable[Result]) -> list[float]:
     return [o.gpu_utilisation for r in results for o in r.outcomes if o.gpu_utilisation is not None]
 
 
-def trials_table(tuning: TuneResult) -> Table:
+def trials_table(tuning: TuneResult) -> WordTable:
     """Return the table of the trials of `gpupipe tune`."""
     from gpupipe.bench.comparison import ratio
 
@@ -167,7 +158,7 @@ def trials_table(tuning: TuneResult) -> Table:
     return table
 
 
-def parity_table(agreements: Sequence[Agreement], engine: str) -> Table:
+def parity_table(agreements: Sequence[Agreement], engine: str) -> WordTable:
     """Return the table of `gpupipe parity`; `engine` is the title of the compared engine."""
     images = min((a.images for a in agreements), default=0)
     table = new_table(
@@ -193,7 +184,7 @@ def parity_rows(agreements: Iterable[Agreement]) -> Iterator[list[str]]:
         yield [a.step, a.device, f"{a.mean:.3f}", f"{a.max:.1f}", psnr, limit, verdict]
 
 
-def steps_table(pipeline: Pipeline) -> Table:
+def steps_table(pipeline: Pipeline) -> WordTable:
     """Return the table of a pipeline's steps, with shape, dtype and layout of each output."""
     table = new_table(f"pipeline {pipeline.name}", "step", "parameters", "makes", "dtype", "layout")
     for entry in pipeline.entries:
@@ -208,7 +199,7 @@ def steps_table(pipeline: Pipeline) -> Table:
     return table
 
 
-def batch_table(stage: BatchStage) -> Table:
+def batch_table(stage: BatchStage) -> WordTable:
     """Return the table of the batch stage: each step with the fields that it works on."""
     table = new_table("batch, in torch on the loader's device", "step", "parameters", "works on")
     for entry in stage.entries:
@@ -227,16 +218,18 @@ def _shape(spec: Spec, image: bool) -> str:
 
 
 def _parameters(values: dict[str, Any]) -> str:
-    return ", ".join(f"{k}={_short(v)}" for k, v in values.items() if v is not None)
+    return ", ".join(f"{k}: {_short(v)}" for k, v in values.items() if v is not None)
 
 
 def _short(value: Any) -> str:
-    if not isinstance(value, tuple):
-        return str(value)
-    return f"[{', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in value)}]"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_short, value))}]"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return shown(value) if isinstance(value, bool) or value is None else str(value)
 
 
-def lowering_table(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
+def lowering_table(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> WordTable:
     """Return a table with a row per operator: its name, its device, the steps it implements."""
     table = new_table(f"on the {device}", "operator", "device", "does the work of")
     for op, op_device, names in operators:
@@ -245,13 +238,13 @@ def lowering_table(device: str, operators: Iterable[tuple[str, str, tuple[str, .
     return table
 
 
-def annotations_table(rows: Iterable[AnnotationCount]) -> Table:
+def annotations_table(rows: Iterable[AnnotationCount]) -> WordTable:
     """Return the table of `gpupipe check --annotations`."""
     cells = ([row.what, f"{row.number:,}", escape(row.first)] for row in rows)
     return new_table("", "annotations", "count", "first", rows=cells)
 
 
-def findings_table(rows: Iterable[Any]) -> Table:
+def findings_table(rows: Iterable[Any]) -> WordTable:
     """Return the table of `gpupipe doctor`."""
     table = new_table("", "", "found", "status", "what to do")
     for row in rows:

@@ -37,7 +37,7 @@ from gpupipe.cli.arguments import (
     write_json,
     writing,
 )
-from gpupipe.cli.console import Screen, console, leave_interrupted
+from gpupipe.cli.console import Screen, announce, console, leave_interrupted
 from gpupipe.cli.group import ErrorsAsMessages, add_examples
 from gpupipe.errors import GpupipeError, counted
 
@@ -84,6 +84,8 @@ def run(
     KEY=VALUE changes a setting: batch_size=64, device=cpu, data.root=/images,
     pipeline=imagenet_train.
     """
+    if not quiet:
+        announce(f"reading {config}")
     from gpupipe import config as configs
     from gpupipe.bench import tables
     from gpupipe.bench.memory import PeakMemory
@@ -103,7 +105,7 @@ def run(
     if quiet and result.passes and not result.too_short:
         click.echo(f"{result.mean:.1f}")
     elif not quiet:
-        console().print(tables.measurement_table(loader.index.note, result))
+        console().print(tables.measurement_table(result))
         _print_skipped(loader, result)
     if json_path:
         write_json(json_path, result.as_json(loader))
@@ -130,6 +132,7 @@ def check(
     """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device
     runs them.
     """
+    announce(f"reading {config}")
     from gpupipe import config as configs
     from gpupipe.bench import plan, tables
     from gpupipe.loading.assembly import resolve
@@ -168,6 +171,7 @@ def doctor(as_json: AsJson = False) -> None:
     """Look at this machine: versions, extras, GPU, decoder, cores, memory, limits; what is wrong,
     and what to do.
     """
+    announce("looking at this machine")
     from gpupipe.bench import tables
     from gpupipe.doctor.checks import run_checks
 

@@ -27,6 +27,7 @@ from gpupipe.cli.arguments import (
 from gpupipe.cli.catalog import complete_config
 from gpupipe.cli.console import (
     Screen,
+    announce,
     console,
     core_numbers,
     leave_interrupted,
@@ -97,6 +98,10 @@ def compare(
 
     Without CONFIG, it takes configs/lfw.yaml if that file exists, else the shipped lfw.
     """
+    if config is None or "=" in config:
+        overrides = (config, *overrides) if config else overrides
+        config = "configs/lfw.yaml" if Path("configs/lfw.yaml").exists() else "lfw"
+    announce(f"reading {config}")
     from gpupipe.bench import compare as comparing
     from gpupipe.bench import tables
     from gpupipe.bench.comparison import describe_verdict
@@ -110,9 +115,6 @@ def compare(
         require_extra("compare", ("matplotlib", "jinja2"), "the report of --out")
     if chosen.ray:
         registry.find(RAY)  # raises if Ray is not installed
-    if config is None or "=" in config:
-        overrides = (config, *overrides) if config else overrides
-        config = "configs/lfw.yaml" if Path("configs/lfw.yaml").exists() else "lfw"
     checked, index = read(config, overrides, here=True)
     cores = core_numbers(chosen.core_count)
     workers = _worker_counts(chosen.cpu_workers, len(cores))
@@ -179,6 +181,7 @@ def parity(
     """Check that CONFIG's engine and torchvision produce the same pixels from the same images with
     the same draws, step by step.
     """
+    announce(f"reading {config}")
     checked, index = read(config, overrides, here=True)
     print_data_warning(index)
     engine = _parity_engine(checked)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpupipe.loader import Loader
 
 _INTERRUPTED = 130
-_PIPED_WIDTH = 120
+_UNLIMITED = 10**5
 
 
 class Screen:
@@ -125,6 +125,12 @@ class Screen:
         self._progress.start()
 
 
+def announce(text: str) -> None:
+    """Print a line on stderr if that is a terminal, before the imports that take seconds."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
+
+
 def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Config, Index]:
     """Read a config to measure, and the index of its samples. Raises the errors of load().
 
@@ -184,10 +190,11 @@ def core_numbers(count: int | None) -> tuple[int, ...]:
 
 
 def console() -> Any:
-    """Return a console for tables: as wide as the terminal, or 120 columns without one."""
+    """Return a console for tables: as wide as the terminal, or as COLUMNS; else without limit."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    is_limited = sys.stdout.isatty() or os.environ.get("COLUMNS")
+    return Console(width=None if is_limited else _UNLIMITED)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import click
 
 from gpupipe.cli.arguments import ConfigName, OutputFolder, Overrides, PictureFile, options, writing
 from gpupipe.cli.catalog import complete_target
-from gpupipe.cli.console import Screen
+from gpupipe.cli.console import Screen, announce
 from gpupipe.errors import GpupipeError, counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def gallery(
     {degrees: 30}". Of a PIPELINE it draws the image after each step. There is one page for each
     step, and the page "all".
     """
+    announce("drawing")
     from gpupipe.bench.gallery import draw_page, open_gallery
     from gpupipe.engines import registry
 
@@ -142,6 +143,7 @@ def show_batch(
     """Draw the first batch of CONFIG: each sample with its label, its views side by side, and masks
     laid over their images.
     """
+    announce(f"reading {config}")
     from gpupipe import config as configs
     from gpupipe.bench import grid
     from gpupipe.loader import open_loader

@@ -17,7 +17,7 @@ from gpupipe.cli.arguments import (
     write_json,
     writing,
 )
-from gpupipe.cli.console import Screen, console, format_size, read
+from gpupipe.cli.console import Screen, announce, console, format_size, read
 from gpupipe.errors import counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def inspect(
     What is known of a file is kept in the cache folder: a scan that was interrupted goes on, and
     files that have not changed are not read again.
     """
+    announce(f"reading {config}")
     from gpupipe.inspection.findings import as_json, find_all
     from gpupipe.inspection.scan import scan
     from gpupipe.runtime.installation import require_extra

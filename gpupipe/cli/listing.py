@@ -80,8 +80,6 @@ def items_table(title: str, items: Iterable[Item]) -> Any:
     items = list(items)
     is_mixed = any(item.package != OWN_PACKAGE for item in items)
     table = new_table(title, "name", "is", *(["package"] if is_mixed else []))
-    # In an expanded table, rich gives the remaining width to the column that has a ratio.
-    table.expand, table.columns[1].ratio = True, 1
     table.columns[1].no_wrap, table.columns[1].overflow = True, "ellipsis"
     for item in items:
         table.add_row(item.name, item.summary, *([item.package] if is_mixed else []))

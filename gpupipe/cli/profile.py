@@ -13,6 +13,7 @@ import click
 from gpupipe.cli.arguments import ConfigName, JsonFile, OutputFile, Overrides, options, write_json
 from gpupipe.cli.console import (
     Screen,
+    announce,
     console,
     core_numbers,
     leave_interrupted,
@@ -51,6 +52,7 @@ def profile(
     json_path: JsonFile = None,
 ) -> None:
     """Show where the time of CONFIG goes, step by step, what limits it, and what to change."""
+    announce(f"reading {config}")
     from gpupipe.bench import profile as profiling
     from gpupipe.bench import profile_report, training
     from gpupipe.bench.compare import disturbance
@@ -115,6 +117,7 @@ def tune(
     json_path: JsonFile = None,
 ) -> None:
     """Search the fastest loader settings for CONFIG on this machine, and print the YAML to use."""
+    announce(f"reading {config}")
     from gpupipe.bench.candidates import find_cache_candidate, list_candidates
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest

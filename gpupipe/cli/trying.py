@@ -8,7 +8,7 @@ import click
 
 from gpupipe.cli.arguments import OutputFolder, options, writing
 from gpupipe.cli.compare import measure_parity
-from gpupipe.cli.console import Screen, console, core_numbers, read
+from gpupipe.cli.console import Screen, announce, console, core_numbers, read
 from gpupipe.cli.init import write_configs
 from gpupipe.errors import GpupipeError, counted
 
@@ -33,6 +33,7 @@ def try_(
     """Show what gpupipe does with the images in FOLDER, within a minute: what it finds, whether its
     pixels are torchvision's, how fast it is beside a DataLoader, and a picture of a batch.
     """
+    announce(f"reading {folder}")
     from gpupipe.bench import tables
     from gpupipe.bench.comparison import describe_verdict
     from gpupipe.bench.first_look import compare_within

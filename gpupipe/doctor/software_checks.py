@@ -4,7 +4,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 
 from gpupipe.doctor import Finding, judge
@@ -24,25 +24,26 @@ PYTHONS = ((3, 10), (3, 13))
 NEEDS = {"torch": "2.11", "torchvision": "0.26", "nvidia-dali-cuda120": "2.4"}
 """The lowest version of each package. setup.cfg has the same versions, and a test compares them."""
 EXTRAS = {
-    "cpu": "a fast engine: cpu needs",
-    "heic": "images in HEIC need",
-    "jpegxl": "images in JPEG XL need",
-    "server": "gpupipe serve and gpupipe.connect() need",
-    "remote": "source: remote needs",
-    "coco": "source: coco needs",
-    "parquet": "lists in .parquet files need",
-    "hf": "source: hf needs",
-    "zip": "a fast source: zip needs",
-    "tfrecord": "verify: true of source: tfrecord needs",
-    "ray": "engine: ray needs",
-    "fetch": "gpupipe fetch needs",
-    "compare": "gpupipe compare --out needs",
-    "lightning": "gpupipe.lightning needs",
-    "timm": "gpupipe.timm needs",
-    "prometheus": "the export of gpupipe.monitor to Prometheus needs",
-    "tensorboard": "the export of gpupipe.monitor to TensorBoard needs",
+    "cpu": "a fast engine: cpu",
+    "heic": "images in HEIC",
+    "jpegxl": "images in JPEG XL",
+    "server": "gpupipe serve and gpupipe.connect()",
+    "remote": "source: remote",
+    "coco": "source: coco",
+    "parquet": "lists in .parquet files",
+    "hf": "source: hf",
+    "zip": "a fast source: zip",
+    "tfrecord": "verify: true of source: tfrecord",
+    "ray": "engine: ray",
+    "fetch": "gpupipe fetch",
+    "compare": "gpupipe compare --out",
+    "inspect": "gpupipe inspect",
+    "lightning": "gpupipe.lightning",
+    "timm": "gpupipe.timm",
+    "prometheus": "the export of gpupipe.monitor to Prometheus",
+    "tensorboard": "the export of gpupipe.monitor to TensorBoard",
 }
-"""The feature that needs the packages of each extra, as the beginning of a sentence."""
+"""The feature that needs the packages of each extra."""
 
 
 def check_python() -> Iterator[Finding]:
@@ -136,31 +137,39 @@ def judge_dali(packages: Mapping[str, str], has_gpu: bool) -> Finding:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Report the installed and the missing packages of each extra."""
+    """Report the installed packages of the extras, and the extras that are not complete."""
     copy = find_distribution()
     requirements = (copy and copy.requires) or []  # [] if gpupipe is not installed
+    packages = {}
     for extra in EXTRAS:
         required = list_requirements(requirements, extra)
         names = [re.split(r"[^\w.-]", requirement)[0] for requirement in required]
-        versions = {name: installed_version(name) for name in names}
-        if versions:
-            yield judge_extra(extra, versions, install_command(extra))
+        if names:
+            packages[extra] = {name: installed_version(name) for name in names}
+    yield from judge_extras(packages, install_command)
 
 
-def judge_extra(extra: str, packages: Mapping[str, str | None], install: str) -> Finding:
-    """Report the installed and the missing packages of an extra. A missing package is no problem.
+def judge_extras(
+    extras: Mapping[str, Mapping[str, str | None]], install: Callable[[str], str]
+) -> Iterator[Finding]:
+    """Yield a Finding for each complete extra, and one for all others, which are no problem.
 
     Args:
-        extra: The name of the extra in gpupipe's metadata.
-        packages: The version of each package that the extra requires; None for a package that is
-            not installed.
-        install: The command that installs the packages.
+        extras: For each extra in gpupipe's metadata the version of each package that it requires;
+            None for a package that is not installed.
+        install: Returns the command that installs extras, from their names with commas.
     """
-    missing = " and ".join(name for name, version in packages.items() if version is None)
-    there = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
-    observation = "; ".join(filter(None, [there, missing and f"{missing} not installed"]))
-    advice = f"for what {EXTRAS[extra]}: {install}" if missing else ""
-    return Finding(f"extra {extra}", observation, "ok", advice)
+    missing = {}
+    for extra, packages in extras.items():
+        if None in packages.values():
+            names = " and ".join(name for name, version in packages.items() if version is None)
+            missing[extra] = f"{extra} ({names}: for {EXTRAS[extra]})"
+        else:
+            versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+            yield Finding(f"extra {extra}", versions)
+    if missing:
+        advice = f"leave out those that you do not use: {install(','.join(missing))}"
+        yield Finding("missing extras", ", ".join(missing.values()), "ok", advice)
 
 
 def check_extensions() -> Iterator[Finding]:

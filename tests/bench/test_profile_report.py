@@ -72,21 +72,21 @@ def test_an_engine_that_cannot_run_parts_of_its_work_says_so(busy: float, resour
     assert verdict.resource == resource
     assert "reading alone" not in " ".join(verdict.sentences)
     assert "goes to" not in " ".join(verdict.sentences)
-    assert "only whole batches are timed" in str(profile_report.profile_table(found).caption)
-    assert profile_report.profile_table(whole).caption is None
+    assert "only whole batches are timed" in str(profile_report.profile_table(found).note)
+    assert profile_report.profile_table(whole).note == ""
 
 
 def test_costs_that_do_not_add_up_are_withheld_and_that_is_explained() -> None:
     found = profiled(9000, 700, 950, 0.95)  # decode alone takes 136% of the time, to torch -36%
     table = profile_report.profile_table(found)
     assert [str(column.header) for column in table.columns] == ["up to", "images/s"]
-    assert "'to torch' saves 36% of the time" in str(table.caption)
-    assert "more --rounds" in str(table.caption)
+    assert "'to torch' saves 36% of the time" in table.note
+    assert "more --rounds" in table.note
     sentences = " ".join(profile_report.find_limit(found, 4).sentences)
     assert "%, goes to" not in sentences
     assert "'gpupipe compare'" in sentences
     nearly = profile_report.profile_table(profiled(9000, 900, 950, 0.95))
-    assert "Less than 0" in str(nearly.caption)
+    assert "Less than 0" in nearly.note
     assert len(nearly.columns) == 5
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from gpupipe.bench.tables import new_table, speed_columns, speed_rows
+from gpupipe import config as configs
+from gpupipe.bench.tables import new_table, speed_columns, speed_rows, steps_table
 from helpers.made_comparison import measured
 
 
@@ -34,13 +35,15 @@ def test_without_names_there_is_no_head() -> None:
     assert [line.split() for line in printed(table)] == [["cores", "2"]]
 
 
-def test_in_a_narrow_terminal_other_columns_are_folded_and_the_first_is_not() -> None:
-    table = new_table("", "name", "meaning")
-    table.add_row("batch_size", "Samples in each batch of the loader")
-    lines = printed(table, 30)
-    assert "batch_size " in lines[2]
-    assert len(lines) > 3
-    assert "loader" in lines[-1]
+def test_parameters_are_written_as_yaml_writes_them() -> None:
+    steps = ["decode", {"resize": {"size": [20, 30]}}, {"to_dtype": {"dtype": "uint8"}}]
+    data = {"source": "folder", "root": "."}
+    table = steps_table(configs.read({"data": data, "pipeline": steps}).pipeline)
+    text = "\n".join(printed(table, 300))
+    assert "apply_exif_orientation: false" in text
+    assert "size: [20, 30]" in text
+    assert "antialias: true" in text
+    assert "None" not in text
 
 
 def test_a_row_has_the_means_and_medians_of_a_side() -> None:

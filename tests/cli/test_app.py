@@ -43,6 +43,7 @@ def test_run_says_what_runs_and_ends_with_a_table(config: Path) -> None:
     done = gpupipe("run", config, "--repeats", 2)
     assert done.returncode == 0, done.stderr
     assert "60 images in" in done.stdout
+    assert done.stdout.count("stand-in") == 1
     assert "(stand-in data, not LFW)" in done.stdout
     assert "cpu on cpu" in done.stdout
     for row in (

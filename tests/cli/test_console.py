@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from gpupipe import config as configs
+from gpupipe.bench.tables import new_table
 from gpupipe.cli import console
 from gpupipe.cli.console import Screen
 from gpupipe.dataset.index import build
@@ -47,8 +49,60 @@ def test_a_quiet_screen_prints_no_progress(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == ("", "")
 
 
-def test_tables_are_120_columns_wide_without_a_terminal() -> None:
-    assert console.console().width == 120
+BEFORE_TORCH = """
+import os, sys
+
+class Ends:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            os._exit(3)
+
+sys.meta_path.insert(0, Ends())
+from gpupipe.cli.app import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run lfw",
+        "check lfw",
+        "compare lfw",
+        "parity lfw",
+        "profile lfw",
+        "tune lfw",
+        "inspect lfw --headers",
+        "try lfw",
+        "show-batch lfw",
+    ],
+)
+def test_a_terminal_shows_what_is_read_before_torch_is_imported(words: str, tmp_path: Path) -> None:
+    terminal, side = pty.openpty()
+    command = [sys.executable, "-c", BEFORE_TORCH, *words.split()]
+    done = subprocess.run(
+        command, check=False, stdout=subprocess.PIPE, stderr=side, cwd=tmp_path, timeout=100
+    )
+    os.close(side)
+    with open(terminal, "rb") as file:
+        assert done.returncode == 3
+        assert file.read1(1000).startswith(b"reading lfw\r\n")
+
+
+def test_without_a_terminal_nothing_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    console.announce("reading lfw")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_without_a_terminal_no_line_of_a_table_is_too_wide(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    row = ("name", "long words " * 50)
+    console.console().print(new_table("", "name", "is", rows=[row]))
+    assert [line.split() for line in capsys.readouterr().out.splitlines()][3] == " ".join(
+        row
+    ).split()
 
 
 def test_a_stand_in_is_a_warning_on_stderr(

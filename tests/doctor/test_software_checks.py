@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.doctor import software_checks
+from gpupipe.doctor import Finding, software_checks
 from gpupipe.runtime.installation import list_requirements
 
 REBUILD = "pip install --force-reinstall --no-deps ."
@@ -109,15 +109,17 @@ def test_every_extra_that_users_install_is_told():
     assert extras - others == set(software_checks.EXTRAS)
 
 
-def test_an_extra_that_is_not_complete_says_what_to_install():
-    command = "pip install '.[server]'"
-    finding = software_checks.judge_extra("server", {"pyzmq": "26.1", "msgspec": None}, command)
-    assert finding.subject == "extra server"
-    assert finding.observation == "pyzmq 26.1; msgspec not installed"
-    assert finding.status == "ok"
-    assert "gpupipe.connect()" in finding.advice
-    assert command in finding.advice
-    assert software_checks.judge_extra("parquet", {"pyarrow": "20"}, command).advice == ""
+def test_extras_that_are_not_complete_are_one_row_with_one_command():
+    found = {
+        "heic": {"pillow-heif": None},
+        "server": {"pyzmq": "26.1", "msgspec": None},
+        "parquet": {"pyarrow": "20"},
+    }
+    complete, missing = software_checks.judge_extras(found, "pip install '.[{}]'".format)
+    assert complete == Finding("extra parquet", "pyarrow 20")
+    assert (missing.subject, missing.status) == ("missing extras", "ok")
+    assert "heic (pillow-heif: for images in HEIC), server (msgspec: for" in missing.observation
+    assert missing.advice.endswith("pip install '.[heic,server]'")
 
 
 def test_kernels_say_what_they_run_on_or_what_to_install():
