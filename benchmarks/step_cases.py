@@ -109,6 +109,11 @@ _DISTORT = {
     "saturation_range": (0.5, 1.5),
     "hue_range": (-0.05, 0.05),
 }
+_HOLES = {
+    "num_holes_range": (1, 2),
+    "hole_height_range": (0.1, 0.2),
+    "hole_width_range": (0.1, 0.2),
+}
 
 CASES: dict[str, Case] = {
     "color_jitter": Case(
@@ -310,6 +315,17 @@ CASES: dict[str, Case] = {
     "random_erasing": Case(
         {"random_erasing": {"p": 1}}, [("RandomErasing", {"p": 1})], [("Erasing", {})]
     ),
+    "coarse_dropout": Case(
+        {"coarse_dropout": {"p": 1}},
+        albumentations=[("CoarseDropout", {**_HOLES, "fill": 0})],
+    ),
+    "random_brightness_contrast": Case(
+        {"random_brightness_contrast": {"p": 1}}, albumentations=[_brighten(0.2, 0.2)]
+    ),
+    "random_rotate_90": Case(
+        {"random_rotate_90": {"p": 1}}, albumentations=[("RandomRotate90", {})]
+    ),
+    "transpose": Case({"transpose": {"p": 1}}, albumentations=[("Transpose", {})]),
     "normalize": Case(
         {"normalize": {"mean": _MEAN, "std": _STD}},
         [

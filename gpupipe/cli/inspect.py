@@ -53,9 +53,9 @@ def inspect(
 
     fatal = _read_kinds(fail_on, headers, val is not None)
     if out:
-        require_extra("inspect", ("jinja2",), "the page of --out")
+        require_extra("inspect", ("jinja2", "cv2"), "the page of --out")
     if not headers:
-        require_extra("inspect", ("imagehash",), "the search for nearly equal images")
+        require_extra("inspect", ("cv2", "scipy"), "the search for nearly equal images")
     inputs = [("train", *read(config, overrides, here=True))]
     if val is not None:
         inputs.append(("val", *read(val, (), here=True)))

@@ -127,22 +127,23 @@ def _describe_sample(sample: Sample, with_boxes: bool) -> dict[str, str]:
 
 def _draw(sample: Sample, with_boxes: bool) -> str:
     """Return a small JPEG of a sample in base64, upright or with boxes; "" for a broken file."""
+    from PIL.Image import fromarray
+
     scan = sample.scan
     if sample.row in scan.errors:
         return ""
     options = DecodeOptions("rgb" if scan.channels == 3 else "gray")
     try:
         encoded = DecoderChain().open(scan.index.read(sample.row, scan.field), options)
-        picture = decode_reduced(encoded, options.mode).convert("RGB")
+        pixels = decode_reduced(encoded, options.mode, _SIDE)
     except (OSError, ValueError, RuntimeError, GpupipeError):  # changed since it was examined
         return ""
+    if encoded.header.orientation > 1 and not with_boxes:
+        pixels = apply_orientation(pixels, encoded.header.orientation)
+    picture = fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).convert("RGB")
     if with_boxes:
         picture.thumbnail((2 * _SIDE, 2 * _SIDE))
         _draw_boxes(picture, sample, encoded.size)
-    elif encoded.header.orientation > 1:
-        from PIL.Image import fromarray
-
-        picture = fromarray(apply_orientation(np.asarray(picture), encoded.header.orientation))
     picture.thumbnail((2 * _SIDE, _SIDE))
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=80)

@@ -33,7 +33,7 @@ from gpupipe.runtime.files import cache_dir, write_atomically
 from gpupipe.runtime.progress import Progress
 from gpupipe.runtime.ranks import cores
 
-_VERSION = 2
+_VERSION = 3
 """Changes with what `examine` computes: older parts are then not used."""
 _ROWS, _MIN_ROWS, _PARTS = 256, 8, 64
 """The most and the fewest rows of a part. A small data set has 64 parts, for all cores."""
@@ -136,11 +136,7 @@ def _load_or_examine(examiner: Examiner, folder: Path, rows: range) -> _Part:
     state, newest = _read_state(examiner.column, rows)
     if (part := _load(saved, state, rows)) is not None:
         return part
-    facts, errors = np.zeros(len(rows), FACTS), {}
-    for n, row in enumerate(rows):
-        facts[n], error = examiner.examine(row)
-        if error:
-            errors[row] = error
+    facts, errors = examiner.examine(rows)
     if newest < (started - RACY_SECONDS) * 1e9:
         with suppress(OSError), write_atomically(saved) as temporary, temporary.open("wb") as file:
             content = np.frombuffer(json.dumps(errors).encode(), np.uint8)

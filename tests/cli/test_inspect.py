@@ -62,8 +62,8 @@ def test_wrong_options_are_named(config: Path, words: tuple[str, ...], message: 
 def test_a_missing_library_is_named_with_the_command(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "imagehash", None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
     result = inspect(config)
     assert result.exit_code == 1
-    assert "imagehash" in result.output
+    assert "scipy" in result.output
     assert "[inspect]" in result.output

@@ -47,7 +47,7 @@ class Planted:
 @pytest.fixture(scope="session")
 def planted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Planted:
     """30 photographs to train on and 10 to validate, and 9 files that should be found."""
-    pytest.importorskip("imagehash", reason="needs imagehash: install the extra 'inspect'")
+    pytest.importorskip("cv2", reason="needs OpenCV: install the extra 'inspect'")
     root = tmp_path_factory.mktemp("planted")
     planted = Planted(root)
     names = sorted(path.relative_to(photos) for path in photos.glob("*/*.jpg"))[:40]

@@ -32,7 +32,7 @@ def test_headers_say_the_same_with_and_without_pixels(planted: Planted) -> None:
 
 
 def test_the_hash_is_that_of_the_upright_image(orientation_photos: Path, tmp_path: Path) -> None:
-    pytest.importorskip("imagehash", reason="needs imagehash: install the extra 'inspect'")
+    pytest.importorskip("cv2", reason="needs OpenCV: install the extra 'inspect'")
     root = tmp_path / "train" / "0"
     root.mkdir(parents=True)
     photo = open_photo(orientation_photos / "no_exif.jpg")
