@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from gpupipe.cli.console import exit_in_imports, leave_interrupted
+from gpupipe.cli.mistakes import print_mistakes
 from gpupipe.errors import ConfigError, GpupipeError, StepError
 
 SECTIONS = {
@@ -57,12 +58,7 @@ class ErrorsAsMessages(click.Group):
             with exit_in_imports():
                 return super().invoke(ctx)
         except ConfigError as e:
-            click.echo(
-                f"gpupipe: {len(e.problems)} mistake{'s' * (len(e.problems) > 1)} in the "
-                "configuration",
-                err=True,
-            )
-            click.echo(str(e), err=True)
+            print_mistakes(e)
             ctx.exit(2)
         except GpupipeError as e:
             if isinstance(e, StepError):

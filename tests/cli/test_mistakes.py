@@ -1,0 +1,69 @@
+"""Mistakes of a configuration, as the commands print them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpupipe import config as configs
+from gpupipe.cli.mistakes import print_mistakes
+from gpupipe.errors import ConfigError
+
+LONG = "x" * 200
+WRONG = f"""\
+data: {{source: folder, root: {LONG}, extension: [jpg]}}
+pipeline:
+- decode
+"""
+
+
+def printed(capsys: pytest.CaptureFixture[str], path: Path, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        configs.read(str(path), overrides)
+    print_mistakes(caught.value)
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "wrong.yaml"
+    path.write_text("data: {source: folder, rot: x}\nloader:\n  device: cpu\n  batch_size: many\n")
+    return path
+
+
+def test_a_caret_is_below_each_mistake(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, path, "prefetch=few")
+    assert lines[0] == "gpupipe: 4 mistakes in the configuration"
+    (number,) = (n for n, line in enumerate(lines) if line.startswith(f"{path}:4:15: "))
+    assert lines[number + 1 : number + 3] == ["      batch_size: many", " " * 18 + "^"]
+    assert lines[-1].startswith("'prefetch=few': "), "an override is its own quotation"
+
+
+def test_of_a_long_line_the_part_around_the_mistake_is_shown(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.write_text(WRONG)
+    _, what, line, caret, *_ = printed(capsys, path)
+    assert "data.extension" in what
+    assert len(line) <= 104
+    assert line[caret.index("^") :].startswith("extension: [jpg]")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_colored"), [("FORCE_COLOR", True), ("NO_COLOR", False), ("", False)]
+)
+def test_colour_is_for_terminals_unless_the_environment_says_otherwise(
+    path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_colored: bool,
+) -> None:
+    if name:
+        monkeypatch.setenv(name, "1")
+    text = "\n".join(printed(capsys, path))
+    assert ("\x1b[31m\x1b[1m^" in text) == is_colored
+    assert ("\x1b" in text) == is_colored
