@@ -112,7 +112,8 @@ def test_engines_agree_on_a_recipe(data: dict[str, Any], name: str, engine: str)
     names = {"keypoint_rcnn": ["boxes", "keypoints"]}.get(name, ["boxes"])
     expected = [f"all: {field}, in pixels" for field in names] if name in DETECTION else []
     assert [other.step for other in others] == expected
-    assert all(other.max == 0 and other.images == 4 for other in others)
+    for other in others:  # torchvision computes in float64, and batches have float32
+        assert other.max < 1e-3 and other.holds and other.images == 4, other
 
 
 @pytest.mark.parametrize("name", sorted(yaml_files.names("configs")))

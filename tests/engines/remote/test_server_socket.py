@@ -24,7 +24,10 @@ def test_messages_are_sent_and_received(address: str) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
         server.bind(address)
         client = ServerSocket(ConnectionOptions(address))
-        assert client.send(messages.Ping())
+        deadline = time.monotonic() + 20
+        while not client.send(messages.Ping()):  # nothing is sent before the socket is connected
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         assert server.poll(20_000)
         route, frame = server.recv_multipart()
         assert isinstance(codec.decode_from_client([frame]), messages.Ping)
