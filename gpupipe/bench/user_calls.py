@@ -20,7 +20,7 @@ def describe_calls(resolved: ResolvedConfig) -> Iterator[str]:
 
     The function runs on a drawn image.
     """
-    engine = resolved.engine.name
+    engine = resolved.engine
     for call in list_calls(resolved.config.pipeline):
         seconds, share = measure_call(call.try_once)
         cost = f"python: {call.name} takes {seconds * 1e6:,.0f} us an image"
@@ -28,8 +28,8 @@ def describe_calls(resolved: ResolvedConfig) -> Iterator[str]:
             yield f"{cost}, in {counted(call.workers, 'process', 'processes')} of its own"
             continue
         lock = "" if share is None else f", and holds Python's lock for {share:.0%} of them"
-        where = ", on one core, since engine: dali calls it in place" if engine == "dali" else ""
-        yield f"{cost}{lock}{where}"
+        place = f", on one core, since engine: {engine.name} calls it in place"
+        yield f"{cost}{lock}{place if engine.traits.calls_in_place else ''}"
 
 
 def measure_call(call: Callable[[], object]) -> tuple[float, float | None]:

@@ -155,6 +155,7 @@ class EngineTraits:
             from the source's method `read_through`, if the source has this method, and lists all
             samples in every epoch.
         keeps_decoded: Whether the engine uses the decoded cache, Job.cache_decoded.
+        calls_in_place: Whether functions of the user's run one by one, on one core.
         overruled_settings: The settings that a server decides. Values in the client's config have
             no effect.
         reference_settings: Settings with which the engine runs the reference of each step,
@@ -170,6 +171,7 @@ class EngineTraits:
     native_memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     reads_elsewhere: bool = False
     keeps_decoded: bool = False
+    calls_in_place: bool = False
     overruled_settings: frozenset[str] = frozenset()
     reference_settings: Mapping[str, Any] | None = field(default=None, hash=False)
     comparison_note: str = ""

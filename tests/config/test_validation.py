@@ -49,7 +49,7 @@ KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
         (
             DATA + "pipeline:\n- decode\n- HorizontalFlip\n",
             "4:3: there is no step 'HorizontalFlip': albumentations has it; the like here is "
-            "'random_horizontal_flip', with torchvision's parameters",
+            "'random_horizontal_flip', and gpupipe.from_albumentations() converts a whole Compose",
         ),
         (DATA + STEPS + "zzz: 1\n", "3:1: zzz: unknown key; known: batch, data, loader, pipeline"),
         (

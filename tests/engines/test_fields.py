@@ -265,7 +265,7 @@ def test_check_tells_all_fields(data: dict[str, Any]) -> None:
     *_, batch = facts(resolve(configs.read({"data": data, "pipeline": steps})))
     fields = (
         "image float32 (B, 3, H, W) contiguous, mask uint8 (B, 1, H, W), depth float32 (B, "
-        "2, 4, 5), label int64 (B,)"
+        "2, 4, 5), label int64 (B,), weight float64 (B,), box int64 (B, 4)"
     )
     assert (
         batch == f"batch: {fields}; no step fixes the size of image and mask, so all images must "

@@ -87,7 +87,7 @@ BAD: dict[str, tuple[Callable[[Path, Image.Image], Any], str]] = {
         name: (write, "image file is truncated")
         for name, write in (shares("TIFF", 50) | shares("PPM", 50)).items()
     },
-    "damaged PNG": (damaged_png, "its data are damaged"),
+    "damaged PNG": (damaged_png, "PNG: unrecognized data stream"),
     "garbled JPEG": (garbled_jpeg, "its data are damaged"),
     "empty": (holds(b""), "^the file is empty$"),
     "one byte": (holds(b"\xff"), r"not an image in a known format \(it begins with b'\\xff'\)"),

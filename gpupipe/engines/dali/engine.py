@@ -95,7 +95,10 @@ class DaliEngine(QuarantiningEngine):
 
     name = "dali"
     traits = EngineTraits(
-        backends=("gpu", "cpu"), native_memory_format="channels_last", keeps_decoded=True
+        backends=("gpu", "cpu"),
+        native_memory_format="channels_last",
+        keeps_decoded=True,
+        calls_in_place=True,
     )
     settings = (
         Sampler.settings
