@@ -20,7 +20,7 @@ import struct
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -46,6 +46,7 @@ for a sample that is written before another one is evicted.
 _MIN_FILE_SIZE = 1 << 14
 _LOG_PAGES = 64
 """SQLite writes its log to the database after this many pages, so that the log stays small."""
+_LOG_BYTES = _LOG_PAGES * 4096
 _DIGEST_SIZE = 16
 _HEADER = struct.Struct(f"<{_DIGEST_SIZE}sQ")
 
@@ -156,6 +157,7 @@ class SampleCache:
         """
         with self._folder_errors():
             contents = [_unwrap(self._kept.get(_get_key(file))) for file in files]
+            self._shorten_log()
         missing = [n for n, data in enumerate(contents) if data is None]
         fetched = self._threads.map(self._fetch, [files[n] for n in missing])
         for n, data in zip(missing, fetched, strict=True):
@@ -175,7 +177,19 @@ class SampleCache:
             raise OSError(f"cannot be fetched: {e}") from e
         with self._folder_errors():
             self._kept.set(_get_key(file), _wrap(data))
+            self._shorten_log()
         return data
+
+    def _shorten_log(self) -> None:
+        """Empty SQLite's log if it has outgrown its limit.
+
+        SQLite starts its log over only at a moment when no thread and no process reads it. While
+        many read and write there is no such moment, and the log grows on. This waits for one.
+        """
+        log = self._folder / "cache.db-wal"
+        if log.exists() and log.stat().st_size > _LOG_BYTES:
+            with closing(sqlite3.connect(self._folder / "cache.db", timeout=60)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextmanager
     def _folder_errors(self) -> Iterator[None]:
@@ -222,7 +236,7 @@ def _open_folder(folder: Path, options: CacheOptions) -> Any:
         eviction_policy=f"least-recently-{'used' if options.policy == 'lru' else 'stored'}",
         disk_min_file_size=_MIN_FILE_SIZE,
         sqlite_wal_autocheckpoint=_LOG_PAGES,
-        sqlite_journal_size_limit=_LOG_PAGES * 4096,
+        sqlite_journal_size_limit=_LOG_BYTES,
     )
     if is_alone:
         with warnings.catch_warnings():

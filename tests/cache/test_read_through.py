@@ -129,6 +129,16 @@ def test_the_folder_stays_under_max_bytes(large: Path, tmp_path: Path, policy: s
     assert len(named) > 60
 
 
+def test_the_log_of_the_tables_stays_short(large: Path, tmp_path: Path) -> None:
+    """SQLite would let it grow while any of many threads reads it."""
+    column = column_of(f"file://{large}", tmp_path / "cache", connections=16)
+    for _ in range(3):
+        assert read_all(column) == contents(large)
+        (log,) = tmp_path.rglob("cache.db-wal")
+        assert log.stat().st_size <= read_through._LOG_BYTES
+    assert disk_size(tmp_path / "cache") <= 8_000_000
+
+
 def start(column: ReadThroughColumn, seed: int, rounds: int) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
