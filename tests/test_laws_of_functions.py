@@ -15,6 +15,7 @@ import torch
 
 import gpupipe
 from helpers import served, user_functions
+from helpers.full_product import IS_FULL
 from helpers.loaders import loading
 from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
 from helpers.reference import by_id
@@ -165,6 +166,7 @@ def cluster() -> Iterator[RayCluster]:
     assert_nothing_left()
 
 
+@pytest.mark.skipif(not IS_FULL, reason="starts a Ray cluster: GPUPIPE_TEST_ALL=1")
 def test_ray_delivers_the_same_images(root: Path, tmp_path: Path, cluster: RayCluster) -> None:
     """Its workers import the module that lies beside the file."""
     code = Path(user_functions.__file__).read_text()

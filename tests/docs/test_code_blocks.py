@@ -22,17 +22,20 @@ from gpupipe.errors import DataError
 from gpupipe.schema import yaml_files
 from helpers import forked_python
 from helpers.code_blocks import Block, read_blocks, write_blocks
+from helpers.full_product import IS_FULL
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = {str(page.relative_to(ROOT)): read_blocks(page) for page in PAGES}
 TESTED_ELSEWHERE = {"docs/plugins.md", "docs/howto/engine_plugin.md"}
 """tests/test_plugin_docs.py installs the package of the page, and loads its config."""
+SLOW = set() if IS_FULL else {"docs/tutorials/coco.md"}
+"""Pages that train a model: GPUPIPE_TEST_ALL=1 runs them."""
 
 RUN = [
     name
     for name, blocks in BLOCKS.items()
-    if name not in TESTED_ELSEWHERE
+    if name not in TESTED_ELSEWHERE | SLOW
     and any(b.language in ("python", "bash") and not b.not_run for b in blocks)
 ]
 YAML = [
