@@ -32,7 +32,7 @@ def write_table(result: dict[str, Any]) -> str:
     for name, step in result["steps"].items():
         cells = [f"{step['microseconds'].get(c, 0):,.0f}" for c in ("gpupipe", *_LIBRARIES)]
         shown = [cell if cell != "0" or n == 0 else "" for n, cell in enumerate(cells)]
-        lines.append(f"| {name} | {' | '.join(shown)} | {step['ratio']['median']:.2f} |")
+        lines.append(f"| {name} | {' | '.join(shown)} | {step['ratio']['median']:z.2f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,8 @@
 """Runs steps on a photograph, and draws pages of it: the original, and eight draws of each step.
 
     random_affine: {degrees: 30}
-    original    draw 1    draw 2    ...    draw 8
+    original    8 results
+    (picture)   (draw 1)  (draw 2)  ...    (draw 8)
 
 Each step runs in an engine, as in a loader: eight samples of one file, whose draws differ.
 """
@@ -9,6 +10,7 @@ Each step runs in an engine, as in a loader: eight samples of one file, whose dr
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,8 +54,11 @@ _BEFORE: tuple[list[Any], ...] = ([], [_FLOATS], [_CROP], [_CROP, _FLOATS])
 only images of one size.
 """
 _GAP = 6
-_LINE_HEIGHT = 14
-_LETTER_WIDTH = 6
+_MIN_FONT_SIZE = 10
+_FONTS_PER_WIDTH = 36
+"""A page is this many font sizes wide: its text can be read on a phone that reduces the page."""
+_PALE = "#57606a"
+"""The colour of the labels over the pictures, beside black titles."""
 _MAX_REDUCED = 2.0
 """A step may enlarge the image: its row then draws the original at most this many times smaller."""
 
@@ -256,9 +261,10 @@ def _to_picture(image: Tensor, rows: Mapping[str, Tensor]) -> Image:
 
 
 def write_title(step: str, parameters: Mapping[str, Any]) -> str:
-    """Write a step as YAML, on one line."""
+    """Write a step as YAML, on one line; 1 - 0.8 is written 0.2."""
     data = configs.to_plain_types({step: parameters})
     text = yaml.safe_dump(data, default_flow_style=True, sort_keys=False, width=math.inf)
+    text = re.sub(r"\d+\.\d{10,}\b", lambda number: f"{float(number[0]):.10g}", text)
     return text.strip()[1:-1] if parameters else step
 
 
@@ -290,21 +296,30 @@ def page_width(side: int) -> int:
 
 
 def _draw_row(row: StepPictures, side: int) -> Image:
-    """Draw the title of a row, on as many lines as it needs, and the pictures below it."""
-    from PIL import Image, ImageDraw
+    """Draw a row's title, on as many lines as it needs, a line of labels, and the pictures."""
+    from PIL import Image, ImageDraw, ImageFont
 
     width = page_width(side)
-    letters = max(1, (width - 2 * _GAP) // _LETTER_WIDTH)
-    lines = textwrap.wrap(row.title.encode("ascii", "replace").decode(), letters)
+    size = max(_MIN_FONT_SIZE, width // _FONTS_PER_WIDTH)
+    font = ImageFont.load_default(size)
+    title = row.title.encode("ascii", "replace").decode()
+    letters = len(title) * (width - 2 * _GAP) / max(1, 1.1 * font.getlength(title))
+    lines = textwrap.wrap(title, max(1, int(letters)))
     original = max(row.images[0].size)
     largest = max(max(image.size) for image in row.images)
     scale = side / min(largest, _MAX_REDUCED * original)
     tiles = [_fit(image, scale, side) for image in row.images]
-    below = len(lines) * _LINE_HEIGHT + _GAP // 2
+    line_height = round(1.3 * size)
+    below = (len(lines) + 1) * line_height + _GAP // 2
     picture = Image.new("RGB", (width, below + max(tile.height for tile in tiles)), "white")
     draw = ImageDraw.Draw(picture)
     for number, line in enumerate(lines):
-        draw.text((_GAP, number * _LINE_HEIGHT), line, fill="black")
+        draw.text((_GAP, number * line_height), line, fill="black", font=font)
+    results = len(tiles) - 1
+    labels = ["original", "result" if results == 1 else f"{results} results"]
+    for column, label in enumerate(labels):
+        place = (_GAP + column * (side + _GAP), len(lines) * line_height)
+        draw.text(place, label, fill=_PALE, font=font)
     for column, tile in enumerate(tiles):
         picture.paste(tile, (_GAP + column * (side + _GAP), below))
     return picture

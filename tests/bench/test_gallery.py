@@ -18,6 +18,7 @@ from gpupipe.bench.gallery import (
     draw_page,
     open_gallery,
     page_width,
+    write_title,
 )
 from gpupipe.pipeline.step_registry import STEPS
 
@@ -246,6 +247,17 @@ def test_long_titles_take_several_lines() -> None:
     assert pages[1].height >= pages[0].height + 2 * 14
     assert extents(pages[1], RED) == (50, 50)
     assert (np.asarray(pages[1])[:, -4:] == 255).all(), "no letter reaches the edge"
+
+
+def test_the_letters_of_a_title_grow_with_the_page() -> None:
+    page = np.asarray(draw_page([row((50, 50), title="HHH")], 96))
+    letters = (page.max(-1) < 100)[:40].any(1).sum()
+    assert letters > page.shape[1] / 60, "six pixels high where a phone shows 360 across"
+
+
+def test_a_title_rounds_what_floats_cannot_hold() -> None:
+    parameters = {"brightness": [1 - 0.8, 1 + 0.8], "p": 1}
+    assert write_title("jitter", parameters) == "jitter: {brightness: [0.2, 1.8], p: 1}"
 
 
 def test_steps_of_detection_are_drawn_with_boxes(gallery_of_a_face: Gallery) -> None:
