@@ -52,6 +52,7 @@ def test_a_builtin_one_is_in_four_files() -> None:
         "--",
         ":!C*.md",
         ":!benchmarks",
+        ":!docs/images",
         ":!docs/performance.md",
         ":!docs/tutorials/from_albumentations.md",
         ":!gpupipe/albumentations_adapter",

@@ -118,7 +118,8 @@ def test_a_name_of_two_kinds_shows_both_unless_one_is_chosen() -> None:
     assert run_gpupipe("show", "imagenet_train", "--kind", "pipelines").output == files[1]
 
 
-def test_a_step_is_shown_with_its_parameters() -> None:
+def test_a_step_is_shown_with_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     done = run_gpupipe("show", "random_affine")
     words = " ".join(done.output.split())
     assert "Each parameter is drawn uniformly from its range." in done.output

@@ -25,6 +25,7 @@ def test_a_client_that_comes_when_the_others_are_gone_begins_with_the_first_epoc
             assert same_batches(list(loader), whole[1])
 
 
+@pytest.mark.filterwarnings("ignore:others consumed epoch 0")
 def test_a_client_that_is_slow_to_begin_gets_nothing_of_an_epoch_that_others_have_read(
     config: dict[str, Any], whole: list[Batches]
 ) -> None:
