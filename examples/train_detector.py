@@ -162,9 +162,9 @@ def train(model: FasterRCNN, loader: gpupipe.Loader, epochs: int) -> None:
     for epoch in range(epochs):
         total = 0.0
         for images, targets in loader:
-            loss = sum(model(images, targets).values())
+            loss = torch.stack([*model(images, targets).values()]).sum()
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
             total += loss.item()
@@ -195,7 +195,7 @@ def predict(model: FasterRCNN, loader: gpupipe.Loader) -> list[dict[str, Any]]:
     return results
 
 
-def evaluate(file: Path, results: list[dict[str, Any]]) -> dict[str, float]:
+def evaluate(file: Path, results: Any) -> dict[str, float]:
     """Return AP and AP50, as pycocotools computes them."""
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(file))

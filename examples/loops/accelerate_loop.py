@@ -27,4 +27,4 @@ with gpupipe.load(pairs, pipeline=steps, batch_size=16, device=str(accelerator.d
         optimizer.zero_grad()
         accelerator.backward(loss)
         optimizer.step()
-    accelerator.print(f"loss {loss.item():.3f}")
+        accelerator.print(f"loss {loss.item():.3f}")

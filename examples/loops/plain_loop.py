@@ -33,4 +33,4 @@ with gpupipe.load(ImageFolder(sys.argv[1], transform), batch_size=16) as loader:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        print(f"epoch {epoch}: loss {loss.item():.3f}")
+            print(f"epoch {epoch}: loss {loss.item():.3f}")

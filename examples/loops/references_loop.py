@@ -20,7 +20,7 @@ def train_one_epoch(model: Any, criterion: Any, optimizer: Any, loader: Any) -> 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(f"loss {loss.item():.3f}")
+        print(f"loss {loss.item():.3f}")
 
 
 data = {"source": "folder", "root": sys.argv[1]}
