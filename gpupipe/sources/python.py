@@ -18,7 +18,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.schema.field_types import NUMBER, WHOLE, should_be
 from gpupipe.sources.helpers.coco_specs import COCO_SPECS
-from gpupipe.sources.helpers.item_parts import AUTO, LABEL, Part, PartChoice
+from gpupipe.sources.helpers.item_parts import AUTO, LABEL, PartChoice
 from gpupipe.sources.helpers.item_reader import (
     DatasetOrigin,
     ItemColumn,
@@ -177,24 +177,22 @@ class _OpenDataset:
             boxes = build_index_of_coco(dataset)
             if files is not None or boxes is not None:
                 return cls(origin.name, dataset, files, boxes)
-        read = ItemWorkers(origin, choice, workers, timeout).read if workers else None
-        reader = ItemReader(origin, choice, dataset, read)
+        reader = ItemReader(origin, choice, dataset)
         label = next((part for part in reader.parts if part.name == LABEL), None)
         labels = None
         if label is not None:
             labels = find_labels(dataset, label, origin.name) or find_targets(dataset)
+        if labels is not None:  # no column reads them, so they would wait forever
+            choice = choice.without_label(reader.parts)
+        if labels is not None or workers:
+            read = ItemWorkers(origin, choice, workers, timeout).read if workers else None
+            reader = ItemReader(origin, choice, dataset, read)
         return cls(origin.name, dataset, reader=reader, labels=labels)
-
-    @property
-    def parts(self) -> list[Part]:
-        """The parts of an item that columns read."""
-        assert self.reader is not None
-        return [p for p in self.reader.parts if p.name != LABEL or self.labels is None]
 
     def specs(self) -> dict[str, Spec]:
         if self.reader is None:
             return {"image": Spec()}
-        return {part.name: part.spec for part in self.parts}
+        return {part.name: part.spec for part in self.reader.parts}
 
     def index(self) -> Index:
         if self.files is not None:
@@ -205,7 +203,8 @@ class _OpenDataset:
         count = self.reader.count
         text = fingerprint_dataset(self.dataset, self.name, count)
         columns: dict[str, Column] = {
-            part.name: ItemColumn(self.reader, part.name, text, part.layout) for part in self.parts
+            part.name: ItemColumn(self.reader, part.name, text, part.layout)
+            for part in self.reader.parts
         }
         labels, classes = self.labels or (None, list_classes(self.dataset))
         return build("", number_names(count), labels, classes, columns=columns)

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 import gpupipe
+from gpupipe.sources.helpers.item_reader import ItemColumn, ItemReader
 from helpers import user_datasets
 from helpers.reference import by_id
 from helpers.small_images import shrink_all
@@ -87,6 +88,16 @@ def test_lists_are_data_sets_whose_labels_are_known(
         assert len(drawn) == 7
         assert drawn.min() > 60
     assert_delivers(load(pairs), expected)
+
+
+def test_labels_that_are_known_are_not_kept_with_each_item_that_is_read(root: Path) -> None:
+    items = [{"photo": path.read_bytes(), "label": 1} for path in Faces(root).paths[:2]]
+    with load(items) as loader:
+        next(iter(loader))
+        column = loader.index.columns["photo"]
+        assert isinstance(column, ItemColumn)
+        assert isinstance(column.reader, ItemReader)
+        assert [part.name for part in column.reader.parts] == ["photo"]
 
 
 def test_items_may_be_read_many_at_a_time(

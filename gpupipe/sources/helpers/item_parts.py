@@ -209,6 +209,15 @@ class PartChoice:
         parts.sort(key=lambda part: part.key != main)
         return parts if label is _NOTHING else [*parts, _learn_part(LABEL, label, values[label])]
 
+    def without_label(self, parts: Sequence[Part]) -> PartChoice:
+        """Return the choice of the same fields, by name, without the label.
+
+        Args:
+            parts: What `learn` returned.
+        """
+        keys = {part.name: part.key for part in parts if part.name != LABEL}
+        return PartChoice({name: key for name, key in keys.items() if key is not None}, None)
+
     def _find_label(self, values: Mapping[Key, Any]) -> Any:
         """Return the key of the label; _NOTHING if there is none."""
         if self.label != AUTO:
