@@ -131,7 +131,6 @@ class FloodGuard:
         self._senders: dict[int, _Sender] = {}
         self._in_handshake: set[int] = set()
         self._early: set[int] = set()
-        self._has_spoken: set[int] = set()
         self._has_warned = self._is_early = False
         self._trim_at: float | None = None
         self.num_cut = 0
