@@ -144,7 +144,8 @@ def _read_formats() -> _Chart:
 def _read_steps() -> _Chart:
     content = _load("steps")
     ratios = [step["ratio"] for step in content["steps"].values()]
-    values = [[ratio["min"], ratio["median"], ratio["max"]] for ratio in ratios]
+    # A cost is a difference of two times: one that is too small to be measured may be below 0.
+    values = [[max(0.0, ratio[end]) for end in ("min", "median", "max")] for ratio in ratios]
     unit = "CPU time of gpupipe over that of the fastest other"
     return _Chart(list(content["steps"]), {"": values}, unit, content["machine"], 2)
 
