@@ -49,14 +49,14 @@ def compare_within(
         rounds += 1
         for number, result in enumerate(results):
             tick(f"round {rounds}: {result.contestant.name}", number, len(results))
-            result.outcomes.append(run_contest(result.contestant, _sized(contest, result)))
+            result.outcomes.append(run_contest(result.contestant, _set_batches(contest, result)))
         longest = max(longest, monotonic() - begun)
     tick("", len(results), len(results))
     others = max(outcome.others for result in results for outcome in result.outcomes)
     return Comparison(results, contest, rounds, [*notes, *disturbance(others)])
 
 
-def _sized(contest: Contest, result: Result) -> Contest:
+def _set_batches(contest: Contest, result: Result) -> Contest:
     """Return the contest with as many batches as a contestant makes in _TURN_SECONDS."""
     if not result.outcomes:
         return contest

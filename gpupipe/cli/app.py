@@ -38,7 +38,7 @@ from gpupipe.cli.arguments import (
     writing,
 )
 from gpupipe.cli.console import Screen, announce, console, leave_interrupted
-from gpupipe.cli.group import ErrorsAsMessages, add_examples
+from gpupipe.cli.group import CommandGroup, add_examples
 from gpupipe.errors import GpupipeError, counted
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    cls=ErrorsAsMessages,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="gpupipe COMMAND --help explains one, with an example.",
 )

@@ -44,7 +44,7 @@ SECTIONS = {
 """The sections of --help, and of each command the arguments of its example."""
 
 
-class ErrorsAsMessages(click.Group):
+class CommandGroup(click.Group):
     """Turns gpupipe's errors into a message and an exit code; only a StepError has a traceback."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
