@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
 from gpupipe.decoders.png_chunks import is_quiet
-from helpers.image_files import encoded
+from helpers.image_files import encoded, png_chunk
 from helpers.loaders import load
 
 
@@ -40,6 +40,66 @@ def test_a_right_png_is_quiet_and_a_changed_bit_is_not() -> None:
 )
 def test_chunks_that_libpng_may_ignore(kind: bytes, value: bytes, expected: bool) -> None:
     assert is_quiet(encoded(noise(), "PNG", pnginfo=chunk(kind, value))) is expected
+
+
+COLORS = [
+    (("RGB", b"tRNS", bytes(6)), True),
+    (("RGB", b"bKGD", b"\0\xff" * 3), True),
+    (("L", b"tRNS", b"\0\xff"), True),
+    (("L", b"bKGD", b"\0\0"), True),
+    (("RGBA", b"bKGD", bytes(6)), True),
+    (("P", b"tRNS", bytes(2)), True),
+    (("P", b"bKGD", b"\1"), True),
+    (("RGB", b"tRNS", bytes(2)), False),  # of another size
+    (("RGB", b"bKGD", b"\1\0" * 3), False),  # above 255
+    (("L", b"tRNS", b"\1\0"), False),
+    (("RGBA", b"tRNS", bytes(6)), False),  # beside alpha
+    (("P", b"tRNS", bytes(257)), False),  # beyond the palette
+    (("P", b"tRNS", b""), False),
+    (("P", b"bKGD", b"\xff"), False),
+]
+
+
+def of_mode(mode: str) -> Image.Image:
+    return noise().quantize(8) if mode == "P" else noise().convert(mode)
+
+
+def with_chunk(mode: str, kind: bytes, value: bytes) -> bytes:
+    """Return a PNG with a chunk right before its pixels."""
+    data = encoded(of_mode(mode), "PNG")
+    at = data.index(b"IDAT") - 4
+    return data[:at] + png_chunk(kind, value) + data[at:]
+
+
+@pytest.mark.parametrize(("parts", "expected"), COLORS, ids=str)
+def test_colors_in_chunks(parts: tuple[str, bytes, bytes], expected: bool) -> None:
+    assert is_quiet(with_chunk(*parts)) is expected
+
+
+def test_colors_in_chunks_out_of_place() -> None:
+    color = png_chunk(b"tRNS", b"\0")
+    palette = encoded(of_mode("P"), "PNG")
+    for at in (palette.index(b"PLTE") - 4, palette.index(b"IEND") - 4):
+        assert not is_quiet(palette[:at] + color + palette[at:])
+    at = palette.index(b"IDAT") - 4
+    assert not is_quiet(palette[:at] + color + color + palette[at:])
+
+
+def test_dali_decodes_colors_in_chunks_and_writes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    right = [parts for parts, is_right in COLORS if is_right]
+    (tmp_path / "a").mkdir()
+    for n, parts in enumerate(right):
+        (tmp_path / "a" / f"{n:02}.png").write_bytes(with_chunk(*parts))
+    options = {"engine": "dali", "threads": 1, "batch_size": len(right), "shuffle": False}
+    with load(tmp_path, **options) as loader:
+        images = next(iter(loader))["image"].numpy()
+        assert not loader.engine.quarantine.reasons
+    for image, (mode, _, _) in zip(images, right, strict=True):
+        expected = np.asarray(of_mode(mode).convert("RGB")).transpose(2, 0, 1)
+        assert (image == expected).all(), mode
+    assert capfd.readouterr().err == ""
 
 
 def test_a_side_that_libpng_refuses_is_not_quiet() -> None:
