@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpupipe.albumentations_adapter.containers import CHOICES, UNFORCED
-from gpupipe.albumentations_adapter.counterparts import COUNTERPARTS, NoCounterpartError
+from gpupipe.albumentations_adapter.counterparts import COUNTERPARTS
 from gpupipe.albumentations_adapter.items import as_one, is_on, make_item, without_on
 from gpupipe.config import to_plain_types
 from gpupipe.dataset.spec import Spec
@@ -16,6 +16,7 @@ from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema.document import Document, Loc
 from gpupipe.torchvision_adapter.adapter import StepList
+from gpupipe.torchvision_adapter.parameters import NoCounterpartError
 
 _NEWEST = (2, 0, 8)
 """The last release under the MIT licence, against which the steps are compared."""
@@ -31,8 +32,8 @@ def from_albumentations(
     """Convert a Compose of Albumentations 2.0.8 to steps, of which `decode` is the first.
 
     A transform that a step equals becomes that step, which moves boxes, points and `masks` with the
-    image. Every other transform is called itself, on the CPU, by a step `python`; a warning names
-    them. Its draws are seeded by the sample (`set_random_seed`), so that they are the same on every
+    image. Every other transform is called by a step `python`, on the CPU; a warning names them.
+    Its draws are seeded by the sample (`set_random_seed`), so that they are the same on every
     engine and after a resume. ToTensorV2 and NoOp need no step. The table, with what each step
     differs by, is in docs/tutorials/from_albumentations.md.
 
@@ -78,8 +79,8 @@ def from_albumentations(
     build_pipeline("from_albumentations", document, (), fields, conversion.annotations)
     if conversion.called:
         warnings.warn(
-            f"no step equals {', '.join(conversion.called)}: each is called itself, as a step "
-            "'python' (docs/tutorials/from_albumentations.md)",
+            f"no step equals {', '.join(conversion.called)}: a step 'python' calls each of them "
+            "(docs/tutorials/from_albumentations.md)",
             stacklevel=2,
         )
     return StepList(steps)
@@ -123,7 +124,7 @@ class _Conversion:
 
     Attributes:
         annotations: The fields of boxes and points that the Compose takes.
-        called: Where the transforms are that are called themselves.
+        called: The places of the transforms that a step `python` calls.
         problems: What cannot be converted.
     """
 

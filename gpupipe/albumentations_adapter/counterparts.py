@@ -1,7 +1,7 @@
 """The steps that do what classes of Albumentations do, and how their parameters are read.
 
 `COUNTERPARTS` has a row for each class. A row's `read` returns the parameters of the step, or
-raises NoCounterpartError for values that no step has: then the transform is called itself.
+raises NoCounterpartError for values that no step has: then a step `python` calls the transform.
 tests/albumentations_adapter/test_counterparts.py compares the pixels of each row;
 docs/tutorials/from_albumentations.md has the same table for users.
 """
@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpupipe.torchvision_adapter.parameters import NoCounterpartError
+
 _INTERPOLATIONS = {0: "nearest", 1: "bilinear"}
 """cv2.INTER_NEAREST and cv2.INTER_LINEAR."""
 _BORDERS = {0: "constant", 1: "edge", 2: "symmetric", 4: "reflect"}
 """cv2.BORDER_CONSTANT, _REPLICATE, _REFLECT and _REFLECT_101, as torchvision calls them."""
-
-
-class NoCounterpartError(Exception):
-    """No step does what a transform with these parameters does; the message says which."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pydantic
 
-from gpupipe.albumentations_adapter.counterparts import NoCounterpartError
 from gpupipe.config import to_plain_types
 from gpupipe.pipeline.step_registry import STEPS
+from gpupipe.torchvision_adapter.parameters import NoCounterpartError
 
 
 def make_item(step: str, parameters: dict[str, Any], p: float | None) -> Any:

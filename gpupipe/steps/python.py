@@ -40,7 +40,7 @@ from gpupipe.runtime.user_functions import (
     find_function,
     name_function,
 )
-from gpupipe.schema.field_types import WHOLE
+from gpupipe.schema.field_types import NUMBER, WHOLE
 from gpupipe.schema.function_name import FunctionName
 
 
@@ -77,7 +77,7 @@ class Python(Step):
     args: dict[str, Any] = {}
     returns: Returns | None = None
     workers: Annotated[int, Field(ge=0, le=1024), WHOLE] = 0
-    timeout: Annotated[float, Field(gt=0, le=86400)] = 60
+    timeout: Annotated[float, Field(gt=0, le=86_400), NUMBER] = 60
     moves_pixels: bool = True
 
     example = {"call": "torchvision.transforms.v2.functional:posterize", "args": {"bits": 2}}

@@ -61,7 +61,7 @@ def _write_item(item: Any) -> str:
 
 
 def _name_functions(value: Any, nameless: list[str]) -> Any:
-    """Return a copy with names in place of functions. Names by which none is found: `nameless`."""
+    """Return a copy with names in place of functions; add to `nameless` those that no file has."""
     if isinstance(value, dict):
         return {key: _name_functions(v, nameless) for key, v in value.items()}
     if isinstance(value, list):
@@ -133,8 +133,8 @@ def from_torchvision(
         raise ConfigError(problems)
     if called := [place for part in adapted for place in part.list_called()]:
         warnings.warn(
-            f"no step does what {', '.join(called)} does: it is called itself, as a step 'python', "
-            "on tensors (C, H, W) (docs/howto/function.md)",
+            f"no step equals {', '.join(called)}: a step 'python' calls each of them, on tensors "
+            "(C, H, W) (docs/howto/function.md)",
             stacklevel=2,
         )
     return StepList(steps)
@@ -167,7 +167,7 @@ class _Adapted:
         return places
 
     def list_called(self) -> list[str]:
-        """Return where the transforms are that a step `python` calls."""
+        """Return the places of the transforms that a step `python` calls."""
         own = [self.where] if isinstance(self.item, dict) and "python" in self.item else []
         return own + [place for part in self.nested for place in part.list_called()]
 

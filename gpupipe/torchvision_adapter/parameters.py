@@ -11,7 +11,7 @@ from gpupipe.schema.validation_errors import own_fields_first
 
 
 class NoCounterpartError(Exception):
-    """A transform has no counterpart; the message says what to write instead."""
+    """No step does what a transform does; the message says why, or what to write instead."""
 
 
 def read_dtype(name: str, transform: Any) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def test_other_transforms_are_called_with_seeds_of_their_samples(few_photos: Pat
     )
     with pytest.warns(UserWarning, match=r"transforms\[1\] \(GridDistortion\)") as warned:
         steps = gpupipe.from_albumentations(compose)
-    assert "transforms[2] (SomeOf): each is called itself" in str(warned[0].message)
+    assert "transforms[2] (SomeOf): a step 'python' calls" in str(warned[0].message)
     assert "transforms[0]" not in str(warned[0].message)
     epochs = []
     for options in ({"engine": "cpu", "batch_size": 4}, {"engine": "dataloader", "batch_size": 1}):

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.albumentations_adapter.counterparts import NoCounterpartError
 from gpupipe.albumentations_adapter.items import as_one, is_on, make_item, without_on
+from gpupipe.torchvision_adapter.parameters import NoCounterpartError
 
 
 def test_parameters_with_their_defaults_are_left_out() -> None:

@@ -196,7 +196,9 @@ def test_workers_and_timeout_change_no_fingerprint(root: Path) -> None:
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("parameters", [{"workers": -1}, {"timeout": 0}, {"workers": 1.5}])
+@pytest.mark.parametrize(
+    "parameters", [{"workers": -1}, {"timeout": 0}, {"timeout": True}, {"workers": 1.5}]
+)
 def test_wrong_workers(root: Path, parameters: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(parameters))):
         images(root, step("stamp", **parameters), CROP)

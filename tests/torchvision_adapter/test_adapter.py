@@ -271,7 +271,7 @@ def test_functions_and_classes_of_ones_own_are_called(faces: Path) -> None:
             v2.CenterCrop(8),
         ]
     )
-    with pytest.warns(UserWarning, match="is called itself") as warned:
+    with pytest.warns(UserWarning, match="a step 'python' calls") as warned:
         steps = gpupipe.from_torchvision(mine)
     for place in (
         "transforms[1] (Lambda)",
