@@ -243,6 +243,7 @@ class Loader:
         for entry in self.config.pipeline.entries:
             entry.step.release()
         self.mixer.release()
+        self.config.source.release()
         if self._population is not None:
             self._population.close()
 

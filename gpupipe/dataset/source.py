@@ -190,6 +190,9 @@ class Source(pydantic.BaseModel):
         """Return why the data is not there yet ("... will be fetched"); "" if it is there."""
         return ""
 
+    def release(self) -> None:
+        """End the processes that the source started, if any. A later read starts them again."""
+
     def is_usable(self, index: Index) -> bool:
         """Return whether a saved index is usable. Called only if no file changed since the save."""
         return True

@@ -175,6 +175,10 @@ class Mix(Source):
     def list_parts(self) -> list[Source]:
         return [part.source for part in self.parts.values()]
 
+    def release(self) -> None:
+        for part in self.parts.values():
+            part.source.release()
+
     def explain_absence(self) -> str:
         return next((why for p in self.parts.values() if (why := p.source.explain_absence())), "")
 

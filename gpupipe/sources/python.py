@@ -145,6 +145,10 @@ class Python(Source):
             raise ConfigError.at("loader.engine", explain_object(self.call.name))
         return index
 
+    def release(self) -> None:
+        if self._open is not None and self._open.workers is not None:
+            self._open.workers.close()
+
 
 @dataclass(frozen=True)
 class _OpenDataset:
@@ -157,6 +161,7 @@ class _OpenDataset:
         boxes: The samples of a CocoDetection.
         reader: Reads the items of any other data set.
         labels: The labels, if they are known without reading the items.
+        workers: The processes that read the items, if there are any.
     """
 
     name: str
@@ -165,10 +170,11 @@ class _OpenDataset:
     boxes: Index | None = None
     reader: ItemReader | None = None
     labels: Labels | None = None
+    workers: ItemWorkers | None = None
 
     @classmethod
     def of(
-        cls, origin: DatasetOrigin, choice: PartChoice, workers: int, timeout: float
+        cls, origin: DatasetOrigin, choice: PartChoice, count: int, timeout: float
     ) -> _OpenDataset:
         dataset = origin.open()
         count_items(dataset, origin.name)
@@ -184,10 +190,10 @@ class _OpenDataset:
             labels = find_labels(dataset, label, origin.name) or find_targets(dataset)
         if labels is not None:  # no column reads them, so they would wait forever
             choice = choice.without_label(reader.parts)
-        if labels is not None or workers:
-            read = ItemWorkers(origin, choice, workers, timeout).read if workers else None
-            reader = ItemReader(origin, choice, dataset, read)
-        return cls(origin.name, dataset, reader=reader, labels=labels)
+        workers = ItemWorkers(origin, choice, count, timeout) if count else None
+        if labels is not None or workers is not None:
+            reader = ItemReader(origin, choice, dataset, workers.read if workers else None)
+        return cls(origin.name, dataset, reader=reader, labels=labels, workers=workers)
 
     def specs(self) -> dict[str, Spec]:
         if self.reader is None:

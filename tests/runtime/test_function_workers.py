@@ -6,7 +6,6 @@ import pickle
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime.function_failures import CallFailedError
 from gpupipe.runtime.function_workers import FunctionWorkers
 from helpers import user_functions
+from helpers.process_ends import ends
 
 LIGHT = torch.arange(100, 244, dtype=torch.uint8).reshape(3, 6, 8)
 DARK = torch.zeros(3, 6, 8, dtype=torch.uint8)
@@ -38,23 +38,6 @@ def open_workers() -> Iterator[Open]:
     yield open_
     for workers in opened:
         workers.close()
-
-
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def ends(process: int) -> bool:
-    """Wait until a process has ended; return whether it has."""
-    for _ in range(100):
-        if not is_alive(process):
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def find_process(workers: FunctionWorkers) -> int:

@@ -74,6 +74,10 @@ class ItemWorkers:
         shares = [list(map(int, share)) for share in np.array_split(rows, count)]
         return [parts for some in self._threads.map(self._read_some, shares) for parts in some]
 
+    def close(self) -> None:
+        """End the processes. A later read starts them again."""
+        self._workers.close()
+
     def _read_some(self, rows: Sequence[int]) -> list[Parts]:
         import torch
 

@@ -13,6 +13,7 @@ import gpupipe
 from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.sources.helpers.item_workers import pack, unpack
 from helpers.full_product import IS_FULL
+from helpers.process_ends import ends
 from helpers.user_datasets import Elsewhere
 
 
@@ -46,6 +47,7 @@ def test_processes_read_items_and_a_faulty_one_is_named(faces: Path) -> None:
             match=r"Elsewhere\[59\]: .*KeyError: 'no such key' at .*datasets.py",
         ):
             next(batches)
+    assert all(map(ends, processes)), "close() ends them"
 
 
 @pytest.mark.skipif(not IS_FULL, reason="starts ten processes: GPUPIPE_TEST_ALL=1")
