@@ -17,6 +17,7 @@ from gpupipe.dataset.source import DecodedCacheOptions, Progress, Source, ignore
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.schema.field_types import NUMBER, WHOLE, should_be
+from gpupipe.schema.function_name import is_name
 from gpupipe.sources.helpers.coco_specs import COCO_SPECS
 from gpupipe.sources.helpers.item_parts import AUTO, LABEL, PartChoice
 from gpupipe.sources.helpers.item_reader import (
@@ -42,12 +43,9 @@ from gpupipe.sources.helpers.torchvision_sets import (
 
 
 def _check_call(value: Any) -> Any:
-    if isinstance(value, GivenDataset):
+    if isinstance(value, GivenDataset) or is_name(value):
         return value
-    module, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if not module or not name or module.startswith("."):
-        raise should_be("'module:name' of a class or function that returns a data set")
-    return value
+    raise should_be("'module:name' of a class or function that returns a data set")
 
 
 def _name_call(call: Any) -> str:

@@ -29,6 +29,7 @@ from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
 from gpupipe.dataset.given_dataset import GivenDataset, count_items
 from gpupipe.errors import DataError, EngineError
 from gpupipe.runtime.function_draws import find_draws
+from gpupipe.runtime.function_failures import explain_failure
 from gpupipe.runtime.user_functions import FunctionMissingError, import_object
 from gpupipe.sources.helpers.item_parts import PartChoice, encode_all
 from gpupipe.sources.helpers.known_datasets import leave_encoded
@@ -75,8 +76,7 @@ class DatasetOrigin:
         try:
             return make(**self.args)
         except Exception as e:  # whatever the code of the user raises
-            line = _find_line(e, make)
-            raise DataError(f"data.call: {self.call} raised {_tell(e)}{line}") from e
+            raise DataError(f"data.call: {self.call} {_explain(e, make)}") from e
 
 
 class ItemReader:
@@ -141,8 +141,8 @@ class ItemReader:
         try:
             drawn = find_draws(lambda: items.append(self.dataset[_FIRST]))
         except Exception as e:  # whatever the code of the user raises
-            line = _find_line(e, self.dataset)
-            raise DataError(f"{self.name}[0]: its first item raised {_tell(e)}{line}") from e
+            reason = _explain(e, self.dataset)
+            raise DataError(f"{self.name}[0]: its first item {reason}") from e
         if drawn:
             raise DataError(
                 f"{self.name}[0] draws from {' and '.join(drawn)}, so that items would depend on "
@@ -206,8 +206,7 @@ class ItemReader:
             raise
         except Exception as e:  # whatever the code of the user raises
             short = f"; its len() is {self.count}" if isinstance(e, IndexError) else ""
-            line = _find_line(e, self.dataset)
-            raise ValueError(f"the data set raised {_tell(e)}{line}{short}") from e
+            raise ValueError(f"the data set {_explain(e, self.dataset)}{short}") from e
         if len(items) != len(rows):
             raise ValueError(f"__getitems__ returned {len(items)} items for {len(rows)} rows")
         return items  # type: ignore[no-any-return]
@@ -327,20 +326,20 @@ def _count_bytes(values: dict[str, NDArray[np.uint8]]) -> int:
     return sum(map(len, values.values()))
 
 
-def _tell(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip().rstrip(":")
-
-
-def _find_line(error: BaseException, origin: Any) -> str:
-    """Return " at FILE:LINE" of the innermost line of the user's code; "" if there is none.
+def _explain(error: BaseException, origin: Any) -> str:
+    """Return "raised ERROR at FILE:LINE", with the innermost line of the user's code.
 
     It is in the module of the data set's class, or else where the error was raised.
     """
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    module = getattr(origin, "__module__", type(origin).__module__)
-    own = [f for f in frames if Path(f.filename).stem == str(module).rpartition(".")[2]]
-    frame = (own or frames)[-1] if frames else None
-    return f" at {frame.filename}:{frame.lineno}" if frame is not None else ""
+    module = str(getattr(origin, "__module__", type(origin).__module__)).rpartition(".")[2]
+
+    def find_line(stack: traceback.StackSummary) -> str:
+        frames = stack[1:]
+        own = [f for f in frames if Path(f.filename).stem == module]
+        frame = (own or frames)[-1] if frames else None
+        return f" at {frame.filename}:{frame.lineno}" if frame is not None else ""
+
+    return explain_failure(error, find_line).reason
 
 
 def number_names(count: int) -> StringArray:
