@@ -32,7 +32,7 @@ bool find_change(const ColorChange& change, FloatChange* found) {
       *found = {FloatChange::kScale, value, 0};
       return true;
     case Color::kInvert:
-      *found = {FloatChange::kScale, -1, 1};
+      *found = {FloatChange::kInvert, 0, 0};
       return true;
     case Color::kLinear:
       *found = {FloatChange::kScale, value, float(change.values[1])};

@@ -15,9 +15,10 @@ struct Part {
   alignas(64) float planes[kChannels][kFloatPart];
 };
 
+// Returns the nearest number from 0 to 1. As in torch, a NaN stays one.
 FLOAT_INLINE float limit(float value) {
-  const float high = value < 1.0f ? value : 1.0f;
-  return high > 0.0f ? high : 0.0f;
+  const float high = value > 1.0f ? 1.0f : value;
+  return high < 0.0f ? 0.0f : high;
 }
 
 FLOAT_INLINE float compute_luma(float r, float g, float b) {
@@ -39,6 +40,11 @@ FLOAT_INLINE double sum_luma(const Part& part, int channels, int count) {
 // Computes limit(factor * value + offset) of a plane.
 FLOAT_INLINE void scale(float* values, int count, float factor, float offset) {
   for (int n = 0; n < count; ++n) values[n] = limit(values[n] * factor + offset);
+}
+
+// Does not limit the values, as torchvision does not.
+FLOAT_INLINE void invert(float* values, int count) {
+  for (int n = 0; n < count; ++n) values[n] = 1.0f - values[n];
 }
 
 FLOAT_INLINE void solarize(float* values, int count, float threshold) {
@@ -101,6 +107,9 @@ FLOAT_INLINE void change_part(const FloatChange& change, Part& part, int channel
     case FloatChange::kScale:
       for (int c = 0; c < channels; ++c)
         scale(part.planes[c], count, change.factor, change.offset);
+      return;
+    case FloatChange::kInvert:
+      for (int c = 0; c < channels; ++c) invert(part.planes[c], count);
       return;
     case FloatChange::kSolarize:
       for (int c = 0; c < channels; ++c) solarize(part.planes[c], count, change.factor);

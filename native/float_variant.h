@@ -24,7 +24,7 @@ constexpr int kFloatSlack = 16;
 
 // A change of the colours of pixels. Of the last kinds, it needs RGB.
 struct FloatChange {
-  enum Kind { kScale, kSolarize, kSaturation, kHue, kGray } kind;
+  enum Kind { kScale, kInvert, kSolarize, kSaturation, kHue, kGray } kind;
   float factor, offset;  // the threshold or the turn is the factor
 };
 

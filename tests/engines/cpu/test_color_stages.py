@@ -128,6 +128,14 @@ def test_floats_are_changed_as_torchvision_does(variant: str) -> None:
             assert np.array_equal(image, before)
 
 
+def test_floats_outside_of_0_to_1_are_changed_as_torchvision_does(variant: str) -> None:
+    """A bicubic resize makes such values; a NaN marks what was not measured."""
+    image: Any = np.array([[[1.5], [-1.0], [np.nan], [0.25]] * 9], np.float32)
+    for case in [("invert",), ("adjust_brightness", 1.2), ("solarize", 0.3)]:
+        made, expected = change(image, [case]), reference(image, [case])
+        assert np.allclose(made, expected, atol=1e-6, equal_nan=True), case
+
+
 def test_every_order_of_changes_has_torchvisions_pixels(variant: str) -> None:
     image = shades((64, 80))
     changes = [("brightness", 1.2), ("contrast", 0.8), ("saturation", 1.3), ("hue", 0.07)]
