@@ -111,7 +111,7 @@ int initialize(PyObject* module) { return PyModule_AddIntConstant(module, "ABI",
 
 PyModuleDef_Slot kSlots[] = {
     {Py_mod_exec, reinterpret_cast<void*>(initialize)},
-#if PY_VERSION_HEX >= 0x030D0000
+#ifdef Py_mod_gil  // the stable ABI of 3.11 has none
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, nullptr},

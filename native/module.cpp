@@ -95,8 +95,8 @@ PyMethodDef kMethods[] = {
      "call_stage(processes, seeds, field, output) -> stage\n\n"
      "Call a function of the user's in one of several processes. `processes` is what "
      "FunctionWorkers.open_native() returns, `seeds` int64 (B,), and `field` the name of the field "
-     "as JSON. `output` is (channels, bytes of a value, height, width) of what it returns; a height "
-     "of 0 stands for the size of the image."},
+     "as JSON. `output` is (channels, bytes of a value, height, width) of what it returns; a "
+     "height of 0 stands for the size of the image."},
     {"crop_stage", crop_stage, METH_VARARGS,
      "crop_stage(windows) -> stage\n\n"
      "Cut out [top, left, height, width], int64 (B, 4)."},
@@ -208,7 +208,7 @@ int initialize(PyObject* module) {
 
 PyModuleDef_Slot kSlots[] = {
     {Py_mod_exec, reinterpret_cast<void*>(initialize)},
-#if PY_VERSION_HEX >= 0x030D0000
+#ifdef Py_mod_gil  // the stable ABI of 3.11 has none
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, nullptr},
