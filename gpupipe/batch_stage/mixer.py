@@ -74,7 +74,7 @@ class BatchMixer:
             self._check_labels(batch["label"])
             mixed["label"] = to_soft_labels(batch["label"], self.num_classes)
         for entry in self.stage.at_epoch(epoch).entries:
-            parameters = entry.parameters(self._seed, epoch, ids) | {"memory": self._memory}
+            parameters = {"memory": self._memory} | entry.parameters(self._seed, epoch, ids)
             mixed |= _run(entry, parameters, mixed)
         return mixed
 

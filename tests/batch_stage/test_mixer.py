@@ -10,6 +10,7 @@ import torch
 
 from batch_stage.mixing_cases import CLASSES, ids, made_batch, mixer_of, stage_of
 from gpupipe.batch_stage.mixer import BatchMixer, check_labels
+from gpupipe.batch_stage.steps.mixup import Mixup
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from helpers.fake_gpu import GPU, FakeGpu
@@ -38,6 +39,20 @@ def test_draws_are_hashes_of_seed_epoch_and_ids_in_their_order() -> None:
 def test_without_steps_a_batch_is_left_alone() -> None:
     batch = made_batch()
     assert mixer_of().mix(0, ids(5), batch) is batch
+
+
+def test_a_parameter_of_a_step_may_be_called_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    sample = Mixup.sample
+
+    def keep(self: Mixup, images: Any, labels: Any, p: Any) -> Any:
+        drawn.append(p["memory"])
+        return images, labels
+
+    monkeypatch.setattr(Mixup, "sample", lambda *a: sample(*a) | {"memory": np.array([7])})
+    monkeypatch.setattr(Mixup, "torch", keep)
+    mixer_of("mixup").mix(0, ids(5), made_batch())
+    assert drawn == [7]
 
 
 def test_labels_become_soft_and_other_fields_stay() -> None:
