@@ -90,7 +90,9 @@ def _read_navigation() -> Iterator[tuple[str, list[tuple[str, str]]]]:
     text = (_DOCS / "site" / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     parts: list[tuple[str, list[tuple[str, str]]]] = [("Start", [])]
     for line in text.splitlines():
-        indent, title, page = re.fullmatch(r'( *)- "?(.*?)"?:(?: (\S+))?', line).groups()  # type: ignore[union-attr]
+        match = re.fullmatch(r'( *)- "?(.*?)"?:(?: (\S+))?', line)
+        assert match, line
+        indent, title, page = match.groups()
         if page is None:
             parts.append((title, []))
         else:

@@ -58,7 +58,8 @@ def write(folder: Path, document: dict[str, Any], name: str = "instances.json") 
 
 
 VOC_XML = """<annotation><folder>VOC2012</folder><filename>{name}.jpg</filename>
-<size><width>{width}</width><height>{height}</height><depth>3</depth></size>{objects}</annotation>"""
+<size><width>{width}</width><height>{height}</height><depth>3</depth></size>
+{objects}</annotation>"""
 VOC_OBJECT = """<object><name>{label}</name><difficult>{difficult}</difficult>
 <bndbox><xmin>{0}</xmin><ymin>{1}</ymin><xmax>{2}</xmax><ymax>{3}</ymax></bndbox></object>"""
 
