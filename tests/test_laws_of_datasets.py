@@ -15,6 +15,7 @@ import torch
 import gpupipe
 from helpers import served, user_datasets
 from helpers.full_product import IS_FULL
+from helpers.loaders import ENGINES_AND_BATCHES
 from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
 from helpers.small_images import shrink_all
 from helpers.user_datasets import Faces
@@ -57,16 +58,7 @@ def assert_equal(found: Samples, expected: Samples) -> None:
         assert found[id][1] == label == id % 7
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 60, "threads": 2},
-        {"batch_size": 7, "shuffle": False, "prefetch": 5},
-        {"engine": "dali", "batch_size": 13},
-        {"engine": "dataloader", "batch_size": 11, "workers": 2},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", ENGINES_AND_BATCHES, ids=str)
 def test_a_sample_depends_neither_on_the_engine_nor_on_the_batch(
     root: Path, alone: Samples, options: dict[str, Any]
 ) -> None:

@@ -16,7 +16,7 @@ import torch
 import gpupipe
 from helpers import served, user_functions
 from helpers.full_product import IS_FULL
-from helpers.loaders import loading
+from helpers.loaders import ENGINES_AND_BATCHES, loading
 from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
 from helpers.reference import by_id
 from helpers.small_images import shrink_all
@@ -59,16 +59,7 @@ def assert_equal(found: Images, expected: Images) -> None:
     assert all(torch.equal(found[id], expected[id]) for id in expected)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 60, "threads": 2},
-        {"batch_size": 7, "shuffle": False, "prefetch": 5},
-        {"engine": "dali", "batch_size": 13},
-        {"engine": "dataloader", "batch_size": 11, "workers": 2},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", ENGINES_AND_BATCHES, ids=str)
 def test_draws_depend_neither_on_the_engine_nor_on_the_batch(
     root: Path, alone: Images, options: dict[str, Any]
 ) -> None:

@@ -8,6 +8,14 @@ from typing import Any, Protocol
 
 import gpupipe
 
+ENGINES_AND_BATCHES: list[dict[str, Any]] = [
+    {"batch_size": 60, "threads": 2},
+    {"batch_size": 7, "shuffle": False, "prefetch": 5},
+    {"engine": "dali", "batch_size": 13},
+    {"engine": "dataloader", "batch_size": 11, "workers": 2},
+]
+"""Settings of loader that change no sample; the engine is cpu unless they name one."""
+
 
 class Load(Protocol):
     """`load` with another pipeline and other settings by default."""
