@@ -206,7 +206,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     try:
         sampler = create_sampler(config, index, population)
         if not traits.reads_elsewhere:
-            check_sample_of_files(config, index)
+            check_sample_of_files(config, index, sampler.selection)
             check_first_sample(job)
         engine = engine_type.on(job, options.device)
     except BaseException:

@@ -10,6 +10,7 @@ from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.reading import read_states
 from gpupipe.errors import DataError, counted
+from gpupipe.sampling.selection import Selection
 
 _SAMPLE = 1000
 """How many rows are looked at, unless all are. With 1 % of the files missing, one is found in
@@ -22,14 +23,15 @@ _MAX_NAMED = 5
 _ADVICE = "put the files there, take the rows out, or set data.root to their folder"
 
 
-def check_sample_of_files(config: Config, index: Index) -> None:
+def check_sample_of_files(config: Config, index: Index, selection: Selection) -> None:
     """Look for the files of 1,000 random rows, if a list names them and a bad file ends the run.
 
-    It takes 4 ms on a local disk.
+    Only rows that the run may draw are looked at. It takes 4 ms on a local disk.
 
     Args:
         config: The config.
         index: Its samples.
+        selection: Which of them the run draws.
 
     Raises:
         DataError: Files are missing. The message has the first, and where the list names it.
@@ -38,12 +40,19 @@ def check_sample_of_files(config: Config, index: Index) -> None:
         return
     if not any(source.find_rows_in_list() for source in config.source.list_parts()):
         return
-    rows = _choose_rows(len(index), False)
+    drawn = np.arange(len(index)) if selection.rows is None else selection.rows
+    if selection.weights is not None:
+        drawn = drawn[selection.weights[drawn] > 0]
+    rows = drawn[_choose_rows(len(drawn), False)]
     missing = find_missing(index, rows)
-    if missing:
+    if not missing:
+        return
+    if (locate := config.source.find_rows_in_list()) is None:  # its parts have lists
         for _ in check_listed_files(config, False):
             pass  # raises the error with the line of the list
         raise DataError(f"{missing[0][1]}: no such file: {_ADVICE}")
+    of = f"{counted(len(rows), 'row')} of {len(drawn):,}"
+    raise DataError(_describe(missing, locate, of, len(rows) < len(drawn)))
 
 
 def check_listed_files(config: Config, look_at_all: bool) -> Iterator[str]:

@@ -82,6 +82,18 @@ def test_load_looks_for_files_as_check_does(tmp_path: Path) -> None:
         gpupipe.load(config_of(source="mix", parts={"one": config["data"]}))
 
 
+def test_load_looks_only_for_files_that_it_may_draw(tmp_path: Path, faces: Path) -> None:
+    there = next(faces.glob("*/*.jpg")).relative_to(faces)
+    (tmp_path / "l.csv").write_text(f"path,label,w\n{there},0,1\ngone.jpg,1,0\n{there},1,2\n")
+    (tmp_path / "ids.txt").write_text("0\n2\n")
+    data = {"source": "file_list", "root": faces, "file": tmp_path / "l.csv", "values": ["w"]}
+    gpupipe.load(config_of(**data), subset=tmp_path / "ids.txt").close()
+    gpupipe.load(config_of(**data), weights="w").close()
+    (tmp_path / "ids.txt").write_text("1\n2\n")
+    with pytest.raises(DataError, match=r"l\.csv:3: .*gone\.jpg: no such file, of 2 rows of 2"):
+        gpupipe.load(config_of(**data), subset=tmp_path / "ids.txt")
+
+
 def test_a_folder_has_no_list(faces: Path) -> None:
     assert facts(config_of(source="folder", root=str(faces)), True) == []
 
