@@ -52,7 +52,7 @@ def _name_call(call: Any) -> str:
     return call.name if isinstance(call, GivenDataset) else str(call)
 
 
-class Python(Source):
+class PythonDataset(Source):
     """A data set of one's own: a class with `__len__` and `__getitem__`, as torch's Datasets are.
 
     An item is an image, or a tuple or dict with images, arrays, numbers and a label. Images are the

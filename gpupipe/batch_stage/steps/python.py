@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Python(BatchStep):
+class PythonBatchStep(BatchStep):
     """Call a Python function on the images of each batch.
 
     The function takes a tensor (B, C, H, W) on the loader's device, which it may change, and
