@@ -19,9 +19,9 @@ from gpupipe.errors import ConfigError
 from gpupipe.schema.field_types import NUMBER, WHOLE, should_be
 from gpupipe.schema.function_name import is_name
 from gpupipe.sources.helpers.coco_specs import COCO_SPECS
+from gpupipe.sources.helpers.dataset_origin import DatasetOrigin
 from gpupipe.sources.helpers.item_parts import AUTO, LABEL, PartChoice
 from gpupipe.sources.helpers.item_reader import (
-    DatasetOrigin,
     ItemColumn,
     ItemReader,
     explain_object,

@@ -11,13 +11,11 @@ set at once: most are not thread-safe, such as one that seeks in an open file.
 from __future__ import annotations
 
 import os
-import traceback
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -26,57 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
-from gpupipe.dataset.given_dataset import GivenDataset, count_items
+from gpupipe.dataset.given_dataset import count_items
 from gpupipe.errors import DataError, EngineError
 from gpupipe.runtime.function_draws import find_draws
-from gpupipe.runtime.function_failures import explain_failure
-from gpupipe.runtime.user_functions import FunctionMissingError, import_object
+from gpupipe.sources.helpers.dataset_origin import DatasetOrigin, explain_call
 from gpupipe.sources.helpers.item_parts import PartChoice, encode_all
-from gpupipe.sources.helpers.known_datasets import leave_encoded
 
 _MAX_WAITING = 256 * 1024**2
 """How many bytes of parts wait for their reads; beyond, an item is read again."""
 _FIRST = 0
 ReadParts = Callable[[Sequence[int]], list[list[NDArray[np.uint8]]]]
 """A function from rows to the bytes of each part of their items."""
-
-
-@dataclass(frozen=True)
-class DatasetOrigin:
-    """Where a data set comes from.
-
-    Attributes:
-        call: "module:name" of a class or function that returns it, or the data set itself.
-        args: Keyword arguments of the class or function.
-        folder: The folder in which the module may lie; None: Python's path alone.
-    """
-
-    call: str | GivenDataset
-    args: dict[str, Any]
-    folder: Path | None
-
-    @property
-    def name(self) -> str:
-        """The name of the data set, for messages and the fingerprint."""
-        return self.call if isinstance(self.call, str) else self.call.name
-
-    def open(self) -> Any:
-        """Return the data set. Raises DataError if it cannot be imported or constructed."""
-        return leave_encoded(self._create())
-
-    def _create(self) -> Any:
-        if isinstance(self.call, GivenDataset):
-            return self.call.dataset
-        try:
-            make = import_object(self.call, self.folder)
-        except FunctionMissingError as e:
-            raise DataError(f"data.call: {e}") from e
-        if not callable(make):
-            return make
-        try:
-            return make(**self.args)
-        except Exception as e:  # whatever the code of the user raises
-            raise DataError(f"data.call: {self.call} {_explain(e, make)}") from e
 
 
 class ItemReader:
@@ -141,7 +99,7 @@ class ItemReader:
         try:
             drawn = find_draws(lambda: items.append(self.dataset[_FIRST]))
         except Exception as e:  # whatever the code of the user raises
-            reason = _explain(e, self.dataset)
+            reason = explain_call(e, self.dataset)
             raise DataError(f"{self.name}[0]: its first item {reason}") from e
         if drawn:
             raise DataError(
@@ -206,7 +164,7 @@ class ItemReader:
             raise
         except Exception as e:  # whatever the code of the user raises
             short = f"; its len() is {self.count}" if isinstance(e, IndexError) else ""
-            raise ValueError(f"the data set {_explain(e, self.dataset)}{short}") from e
+            raise ValueError(f"the data set {explain_call(e, self.dataset)}{short}") from e
         if len(items) != len(rows):
             raise ValueError(f"__getitems__ returned {len(items)} items for {len(rows)} rows")
         return items  # type: ignore[no-any-return]
@@ -324,22 +282,6 @@ def find_reader(
 
 def _count_bytes(values: dict[str, NDArray[np.uint8]]) -> int:
     return sum(map(len, values.values()))
-
-
-def _explain(error: BaseException, origin: Any) -> str:
-    """Return "raised ERROR at FILE:LINE", with the innermost line of the user's code.
-
-    It is in the module of the data set's class, or else where the error was raised.
-    """
-    module = str(getattr(origin, "__module__", type(origin).__module__)).rpartition(".")[2]
-
-    def find_line(stack: traceback.StackSummary) -> str:
-        frames = stack[1:]
-        own = [f for f in frames if Path(f.filename).stem == module]
-        frame = (own or frames)[-1] if frames else None
-        return f" at {frame.filename}:{frame.lineno}" if frame is not None else ""
-
-    return explain_failure(error, find_line).reason
 
 
 def number_names(count: int) -> StringArray:

@@ -20,8 +20,9 @@ from gpupipe.errors import DataError, EngineError
 from gpupipe.runtime.function_failures import CallFailedError
 from gpupipe.runtime.function_workers import FunctionWorkers
 from gpupipe.runtime.user_functions import FunctionMissingError
+from gpupipe.sources.helpers.dataset_origin import DatasetOrigin
 from gpupipe.sources.helpers.item_parts import PartChoice
-from gpupipe.sources.helpers.item_reader import DatasetOrigin, ItemReader
+from gpupipe.sources.helpers.item_reader import ItemReader
 
 if TYPE_CHECKING:
     from torch import Tensor

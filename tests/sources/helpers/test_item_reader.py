@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from gpupipe.dataset.given_dataset import GivenDataset
-from gpupipe.errors import DataError, EngineError
+from gpupipe.errors import EngineError
 from gpupipe.sources.helpers import item_reader
+from gpupipe.sources.helpers.dataset_origin import DatasetOrigin
 from gpupipe.sources.helpers.item_parts import PartChoice
-from gpupipe.sources.helpers.item_reader import DatasetOrigin, ItemColumn, ItemReader, number_names
+from gpupipe.sources.helpers.item_reader import ItemColumn, ItemReader, number_names
 
 
 class Counting:
@@ -92,12 +93,6 @@ def test_a_column_that_is_pickled_finds_its_reader_in_this_process_alone(
     assert named.has_paths is False
     found = pickle.loads(pickle.dumps(named))
     assert found.dataset == named.dataset
-
-
-def test_a_call_that_fails_says_where() -> None:
-    origin = DatasetOrigin("json:loads", {"s": "{"}, None)
-    with pytest.raises(DataError, match=r"data\.call: json:loads raised JSONDecodeError: .* at /"):
-        origin.open()
 
 
 def test_the_names_of_samples_are_their_numbers() -> None:
