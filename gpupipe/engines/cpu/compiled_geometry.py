@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import ops
-from gpupipe.engines.cpu.compiled_kernels import STAGE_DTYPES, run_alone, stage_kernel
+from gpupipe.engines.cpu.compiled_kernels import can_run_stages, run_alone, stage_kernel
 from gpupipe.engines.cpu.delivery import (
     CONVERTED,
     DeliverOp,
@@ -32,7 +32,6 @@ from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Sta
 from gpupipe.engines.last_steps import Conversions, make_coefficients, make_table
 from gpupipe.runtime.installation import find_extension
 
-_MAX_CHANNELS = 4
 _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 
@@ -122,7 +121,7 @@ def _can_make(sizes: NDArray[np.int64]) -> bool:
 
 def _is_image(op: ops.Op) -> bool:
     """Return whether stages run on the images of an operation."""
-    return op.spec.dtype in STAGE_DTYPES and op.spec.channels in range(1, _MAX_CHANNELS + 1)
+    return can_run_stages(op.spec.dtype, op.spec.channels)
 
 
 def _find_values(match: Match) -> Callable[[], _Values] | None:

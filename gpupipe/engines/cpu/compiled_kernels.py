@@ -29,9 +29,15 @@ from gpupipe.runtime.installation import find_extension
 
 STAGE_DTYPES = ("uint8", "float32")
 """The dtypes of images that stages may run on."""
+_MAX_CHANNELS = 4
 _CHANNELS = {"rgb": 3, "gray": 1}
 _extension = find_extension()
 _jpeg = find_extension("_jpeg")
+
+
+def can_run_stages(dtype: str, channels: int | None) -> bool:
+    """Return whether stages run on images of a dtype and a number of channels."""
+    return dtype in STAGE_DTYPES and channels in range(1, _MAX_CHANNELS + 1)
 
 
 def run_alone(stage: Stage, content: Content, row: int) -> Array:
@@ -98,14 +104,14 @@ def _bind_crop(match: Match) -> Kernel:
 
 def _as_pixel(fill: ops.Fill, spec: Spec) -> bytes | None:
     """Return the bytes of a pixel; None if stages do not run on images of this spec."""
-    if spec.dtype not in STAGE_DTYPES or spec.channels is None:
+    if spec.channels is None or not can_run_stages(spec.dtype, spec.channels):
         return None
     return np.full(spec.channels, fill).astype(spec.dtype).tobytes()
 
 
 def _bind_pad(match: Match) -> Kernel | None:
     pad = match[ops.PadOp]
-    if pad.spec.dtype not in STAGE_DTYPES:
+    if not can_run_stages(pad.spec.dtype, pad.spec.channels):
         return None
 
     def create() -> Stage:
@@ -115,7 +121,8 @@ def _bind_pad(match: Match) -> Kernel | None:
 
 
 def _bind_transpose(match: Match) -> Kernel | None:
-    if match[ops.TransposeOp].spec.dtype not in STAGE_DTYPES:
+    spec = match[ops.TransposeOp].spec
+    if not can_run_stages(spec.dtype, spec.channels):
         return None
     return stage_kernel("kernels.transpose", lambda: Stage(_extension.transpose_stage()))
 

@@ -10,14 +10,13 @@ from functools import partial
 import numpy as np
 
 from gpupipe.engines.cpu import kernels, ops
-from gpupipe.engines.cpu.compiled_kernels import STAGE_DTYPES
+from gpupipe.engines.cpu.compiled_kernels import can_run_stages
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, Stage
 from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.runtime.function_draws import join_seeds
 from gpupipe.runtime.function_workers import ProcessCall
 from gpupipe.runtime.installation import find_extension
 
-_MAX_CHANNELS = 4
 _extension = find_extension()
 
 
@@ -26,7 +25,8 @@ def _bind_call(match: Match) -> Kernel | None:
     call = op.function
     if not isinstance(call, ProcessCall) or not is_picture(op.spec):
         return None
-    if not _can_run(op.spec.dtype, op.spec.channels) or not _can_run(call.dtype, call.channels):
+    pairs = (op.spec.dtype, op.spec.channels), (call.dtype, call.channels)
+    if not all(can_run_stages(*pair) for pair in pairs):
         return None
 
     def create() -> Stage:
@@ -44,10 +44,6 @@ def _bind_call(match: Match) -> Kernel | None:
 
     run = partial(kernels.run_call_torch, op)
     return Kernel("call_processes", run, create, needs_torchvision=True)
-
-
-def _can_run(dtype: str, channels: int | None) -> bool:
-    return dtype in STAGE_DTYPES and channels in range(1, _MAX_CHANNELS + 1)
 
 
 def create_rules() -> list[Rule]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.dataset.spec import Spec
+from gpupipe.engines.cpu import kernels
+from gpupipe.engines.cpu.lowering import find_rules
+from gpupipe.engines.cpu.ops import as_array
+from gpupipe.engines.cpu.program import Rules
+from gpupipe.engines.cpu.tracer import Tracer
 from helpers.fresh_python import Program, run_each
 from helpers.kernel_arguments import NUMBERS, bits, picture, run, tables, target
 
@@ -219,6 +225,28 @@ def test_images_of_another_form_are_left_to_python(image: Any) -> None:
 def test_arguments_of_another_number_or_type_are_refused(arguments: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         extension.deliver_stage(*arguments)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda tracer: tracer.transpose(),
+        lambda tracer: tracer.pad([[1, 0]], [[0, 2]], "edge"),
+        lambda tracer: tracer.erase(np.array([[1, 2]]), np.array([[3, 2]]), (7.0,)),
+    ],
+    ids=["transpose", "pad", "erase"],
+)
+def test_images_of_more_channels_run_without_stages(
+    add: Callable[[Tracer], None], dtype: Any
+) -> None:
+    image = np.arange(8 * 9 * 5).reshape(8, 9, 5).astype(dtype)
+    results = []
+    for rules in (find_rules(), Rules(kernels.RULES)):
+        tracer = Tracer([(8, 9)], rules, Spec.of_array(dtype, (5, 8, 9), "CHW"))
+        add(tracer)
+        results.append(as_array(tracer.program().run(image, 0)))
+    assert np.array_equal(*results)
 
 
 def test_a_target_that_is_read_only_is_refused() -> None:
