@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 
 from gpupipe.protocol.batch_bytes import PART_LIMIT, Count, Slot, TensorField, Text
 
-VERSION = 6
+VERSION = 7
 MAX_UNACKED = 3
 """Maximum number of batches that a client hands to its consumer before the server confirms the
 first of them.
