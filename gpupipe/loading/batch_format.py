@@ -194,7 +194,7 @@ class BatchFormat:
         """Return a batch of DALI's iterators: a dict a pipeline, with labels of shape (B, 1)."""
         named = dict(batch)
         named["data"] = named.pop(self._main)
-        if "label" in named:
+        if "label" in named and named["label"].ndim == 1:  # mixed labels are (B, classes)
             named["label"] = named["label"][:, None]
         return [named]
 

@@ -230,3 +230,7 @@ def test_the_iterators_of_dali_give_a_list_of_one_dict(root: Path) -> None:
         (batch,) = next(iter(loader))
     assert batch["data"].shape == (3, 3, 40, 60)
     assert batch["label"].squeeze(-1).tolist() == [0, 1, 0]
+    mixed: Any = {"batch_size": 3, "batch": [{"mixup": {"num_classes": 2}}]}
+    floats = [*STEPS, {"to_dtype": {"dtype": "float32", "scale": True}}]
+    with gpupipe.load(files, pipeline=floats, format="dali", device="cpu", **mixed) as loader:
+        assert next(iter(loader))[0]["label"].shape == (3, 2)

@@ -248,6 +248,7 @@ def test_a_data_set_that_is_shorter_than_it_says_is_named(root: Path) -> None:
         ([{"a": 1}], r"list\[0\] is a dict, but an item is an image"),
         (["a.jpg", b"", "b.jpg"], r"list\[1\] is a bytes, but list\[0\] is a path"),
         ([("a.jpg", 1), ("b.jpg", "x")], r"list\[1\]: the label 'x' is a name"),
+        ([(b"1", 1), (b"1", 1.7)], r"list\[1\]: its label is no whole number: 'float'"),
         (
             [{"image": b"1", "caption": "hi", "id": 3}],
             r"list\[0\]\['caption'\] is a str 'hi', no image and no number: name what .*"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def find_labels(dataset: Any, label: Part, name: str) -> Labels | None:
         found = []
         for number, item in enumerate(dataset):
             try:
-                found.append(int(label.select(item)))
+                found.append(index(label.select(item)))
             except (TypeError, ValueError) as e:
                 raise DataError(f"{name}[{number}]: its label is no whole number: {e}") from e
         return number_labels(found, name)
