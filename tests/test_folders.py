@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
 from pathlib import Path
 
@@ -25,6 +26,13 @@ def test_a_folder_introduces_itself(folder: Path) -> None:
     assert len(docstring.splitlines()) <= 40
     missing = [name for name in named if name.islower() and not exists(folder, name)]
     assert missing == [], "modules that the docstring names"
+
+
+def test_the_wheel_holds_each_folder() -> None:
+    metadata = configparser.ConfigParser()
+    metadata.read(PACKAGE.parent / "setup.cfg")
+    folders = {".".join(folder.relative_to(PACKAGE.parent).parts) for folder in FOLDERS}
+    assert folders <= set(metadata["options"]["packages"].split())
 
 
 def exists(folder: Path, name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from gpupipe.albumentations_adapter.counterparts import COUNTERPARTS
 from gpupipe.albumentations_adapter.items import as_one, is_on, make_item, without_on
 from gpupipe.config import to_plain_types
 from gpupipe.dataset.spec import Spec
-from gpupipe.errors import ConfigError, Problem
+from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema.document import Document, Loc
 from gpupipe.torchvision_adapter.adapter import StepList
@@ -78,10 +77,10 @@ def from_albumentations(
     document = Document("from_albumentations", steps, values=places)
     build_pipeline("from_albumentations", document, (), fields, conversion.annotations)
     if conversion.called:
-        warnings.warn(
+        warn(
             f"no step equals {', '.join(conversion.called)}: a step 'python' calls each of them "
             "(docs/tutorials/from_albumentations.md)",
-            stacklevel=2,
+            UserWarning,
         )
     return StepList(steps)
 

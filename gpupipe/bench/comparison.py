@@ -213,22 +213,27 @@ _NO_BOUND = 1000.0
 _STEADIER = "More --repeats or --batches, with nothing beside it, would tell."
 
 
-def describe_verdict(comparison: Comparison) -> list[str]:
-    """Say in sentences which contestant is fastest, and if more workers speed up a DataLoader."""
+def describe_verdict(comparison: Comparison, advice: str = _STEADIER) -> list[str]:
+    """Say in sentences which contestant is fastest, and if more workers speed up a DataLoader.
+
+    Args:
+        comparison: The results.
+        advice: The sentence on what to do if the rounds differ too much.
+    """
     measured, baseline = comparison.measured, comparison.baseline
     if baseline is None:
         return []
     if len(measured) < 2:
         name = baseline.contestant.name
         return [f"Only {name} was measured: there is nothing to compare it with."]
-    sentences = [_describe_lead(comparison, baseline)]
+    sentences = [_describe_lead(comparison, baseline, advice)]
     loaders = [r for r in comparison.loaders if r.contestant.workers]
     if len(loaders) > 1:
-        sentences.append(_describe_scaling(loaders))
+        sentences.append(_describe_scaling(loaders, advice))
     return sentences
 
 
-def _describe_lead(comparison: Comparison, rival: Result) -> str:
+def _describe_lead(comparison: Comparison, rival: Result, advice: str) -> str:
     """Compare the fastest contestant with `rival`; if `rival` is the fastest, with the second."""
     best, second = sorted(comparison.measured, key=lambda r: -r.mean)[:2]
     rival = second if best is rival else rival
@@ -245,7 +250,7 @@ def _describe_lead(comparison: Comparison, rival: Result) -> str:
             if lead.is_certain
             else f"Whether {name} or {other} is faster"
         )
-        return f"{question} cannot be determined: the rounds differ too much ({sure}). {_STEADIER}"
+        return f"{question} cannot be determined: the rounds differ too much ({sure}). {advice}"
     if not lead.is_certain:
         return f"{name} and {other} are within the noise of each other ({sure})."
     return f"{ahead} ({sure})."
@@ -269,13 +274,13 @@ def format_interval(bounds: Ratio) -> str:
     return f"{bounds.low:.2f} to {f'{high:.2f}' if high < _NO_BOUND else f'over {_NO_BOUND:,.0f}'}"
 
 
-def _describe_scaling(loaders: Sequence[Result]) -> str:
+def _describe_scaling(loaders: Sequence[Result], advice: str) -> str:
     """Say in a sentence at how many workers the DataLoader stops getting faster."""
     for fewer, more in pairwise(loaders):
         gain = ratio(more.rates, fewer.rates)
         steps = f"from {more.contestant.workers} workers over {fewer.contestant.workers}"
         if _describe_shortness((fewer, more)) or (gain.is_vague and not gain.is_certain):
-            return f"What the DataLoader gains {steps} cannot be determined. {_STEADIER}"
+            return f"What the DataLoader gains {steps} cannot be determined. {advice}"
         if not gain.is_certain or gain.value < 1:
             return f"The DataLoader gains nothing certain {steps}."
     return f"The DataLoader still gains at {loaders[-1].contestant.workers} workers."

@@ -14,7 +14,8 @@ from gpupipe.engines import registry
 from gpupipe.loading.assembly import resolve
 from gpupipe.runtime.devices import gpu_count
 
-_FIRST_BATCHES = 12
+_FIRST_BATCHES, _TIMES_AHEAD = 12, 2
+"""A turn has this many batches at least, and twice those that a contestant makes ahead."""
 _TURN_SECONDS = 2.0
 """Seconds of measuring in a turn, after the first round, which shows how fast a contestant is."""
 _MIN_ROUNDS, _MAX_ROUNDS = 2, 6
@@ -40,7 +41,7 @@ def compare_within(
     started = monotonic()
     engines = dict.fromkeys([resolve(config).engine.name, registry.find_reference().name])
     contestants, notes = list_contestants(config, [len(cores)], gpu_count(), list(engines))
-    contest = Contest(path, (), {}, cores, _FIRST_BATCHES, 2, cold=False)
+    contest = Contest(path, (), {}, cores, _FIRST_BATCHES, 2, False, _TIMES_AHEAD)
     results, longest, rounds = [Result(c) for c in contestants], 0.0, 0
     while rounds < _MAX_ROUNDS:
         begun = monotonic()

@@ -30,6 +30,10 @@ _IGNORED = 255
 """The number of pixels that belong to no class, in most data sets of masks."""
 
 
+class NoImagesError(GpupipeError):
+    """A batch has no images of 1 or 3 channels."""
+
+
 def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
     """Return a picture of a batch, which a notebook displays.
 
@@ -129,7 +133,7 @@ def draw(loader: Loader, batch: Any, samples: int) -> Image:
     in one colour per class; class 0 is transparent.
 
     Raises:
-        GpupipeError: The samples are no images.
+        NoImagesError: The samples are no images.
     """
     batch = as_dict(batch, loader.config.pipeline.main, loader.index.classes)
     fields = _list_fields(loader, batch)
@@ -186,7 +190,7 @@ def _list_fields(loader: Loader, batch: Any) -> dict[str, Tensor]:
     for name, images in fields.items():
         shape = tuple(images[0].shape)
         if len(shape) != 3 or shape[0] not in (1, 3):
-            raise GpupipeError(
+            raise NoImagesError(
                 f"what is drawn are images, (C, H, W) with 1 or 3 channels, but the samples of "
                 f"'{name}' are {shape}"
             )

@@ -190,7 +190,7 @@ def _decorator(name: str, annotation: Any, default: Any) -> Callable[[_Command],
         metavar=metavar or _find_metavar(kind),
         multiple=get_origin(kind) is tuple,
         help=text,
-        show_default=True,
+        show_default=default != "",
         **{"required": True} if required else {"default": default},
     )
 

@@ -251,8 +251,11 @@ def leave_interrupted() -> None:
 
 def _list_children() -> list[int]:
     """Return the ids of the child processes; [] on systems that do not list them in /proc."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return [int(child) for path in lists for child in path.read_text().split()]
+    children: list[int] = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            children += map(int, path.read_text().split())
+    return children
 
 
 def _is_tracker(process: int) -> bool:

@@ -14,6 +14,7 @@ from gpupipe.errors import GpupipeError, counted
 
 _PARITY_SAMPLES = 8
 _DRAWN = 16
+_ADVICE = "A longer --seconds, with nothing beside it, would tell."
 _LEAST_SECONDS = 5.0
 """Seconds for rates, if the steps before them took too long."""
 
@@ -34,6 +35,12 @@ def try_(
     pixels are torchvision's, how fast it is beside a DataLoader, and a picture of a batch.
     """
     announce(f"reading {folder}")
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise click.BadParameter(
+            f"'{out}' is in the folder of the data, where the picture would be one of the images: "
+            "take another folder, such as ../gpupipe_try",
+            param_hint="--out",
+        )
     from gpupipe.bench import tables
     from gpupipe.bench.comparison import describe_verdict
     from gpupipe.bench.first_look import compare_within
@@ -54,7 +61,7 @@ def try_(
         left = max(_LEAST_SECONDS, ends_at - monotonic())
         comparison = compare_within(checked, str(path), cores, left, screen.counter("compare"))
     console().print(tables.comparison_table(comparison))
-    for sentence in describe_verdict(comparison):
+    for sentence in describe_verdict(comparison, _ADVICE):
         click.echo(sentence)
     click.echo("\n5. Write next")
     click.echo(f"  import gpupipe\n  for batch in gpupipe.load({str(path)!r}):")
@@ -64,7 +71,7 @@ def try_(
 
 
 def _draw(config: Path, path: Path) -> list[str]:
-    """Write a picture of the first batch of a config; return the names in the batch."""
+    """Write a picture of the first batch of a config, if it has images; return its names."""
     from gpupipe import config as configs
     from gpupipe.bench import grid
     from gpupipe.loader import open_loader
@@ -72,7 +79,11 @@ def _draw(config: Path, path: Path) -> list[str]:
     small = configs.read(str(config), [f"batch_size={_DRAWN}", "last_batch=partial"])
     with Screen(False) as screen, open_loader(small, screen.progress) as loader:
         batch = next(iter(loader))
-        picture = grid.draw(loader, batch, _DRAWN)
+        try:
+            picture = grid.draw(loader, batch, _DRAWN)
+        except grid.NoImagesError as e:
+            click.echo(f"not drawn: {e}")
+            return list(batch)
     with writing(path):
         picture.save(path)
     click.echo(path)

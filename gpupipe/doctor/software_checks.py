@@ -20,7 +20,7 @@ from gpupipe.runtime.installation import (
     rebuild_command,
 )
 
-PYTHONS = ((3, 10), (3, 13))
+PYTHONS = ((3, 11), (3, 13))
 NEEDS = {"torch": "2.11", "torchvision": "0.26", "nvidia-dali-cuda120": "2.4"}
 """The lowest version of each package. setup.cfg has the same versions, and a test compares them."""
 EXTRAS = {

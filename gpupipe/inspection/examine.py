@@ -60,7 +60,8 @@ FACTS = np.dtype(
 - has_pixels: Whether the file was decoded, so that digest, hash, mean and square are there.
 """
 _HEAD, _TAIL = 65536, 64
-_MIN_SIDE = 64
+MIN_SIDE = 64
+"""Images are not reduced so far that their shorter side has fewer pixels."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _get_chain(max_pixels: int | None) -> DecoderChain:
     return DecoderChain(max_pixels=max_pixels)
 
 
-def decode_reduced(encoded: EncodedImage, mode: str, min_side: int = _MIN_SIDE) -> Pixels:
+def decode_reduced(encoded: EncodedImage, mode: str, min_side: int = MIN_SIDE) -> Pixels:
     """Return the stored image at a part of its size, (H, W, 1 or 3).
 
     A plain JPEG is decoded at that size, other images are reduced after decoding. Damaged files are

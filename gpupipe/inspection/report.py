@@ -18,7 +18,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import apply_orientation
 from gpupipe.errors import GpupipeError, counted
-from gpupipe.inspection.examine import decode_reduced
+from gpupipe.inspection.examine import MIN_SIDE, decode_reduced
 from gpupipe.inspection.faults import KINDS, Sample
 from gpupipe.inspection.findings import Finding
 from gpupipe.inspection.statistics import Counts
@@ -55,6 +55,7 @@ def write(folder: Path, name: str, results: dict[str, Any], findings: Sequence[F
         verdict=[_describe_verdict(found)],
         found=bool(found),
         headers_only=results["headers_only"],
+        min_side=MIN_SIDE,
         rows=[(f.kind, f"{f.count:,}", KINDS[f.kind]) for f in findings],
         data={data: _describe_side(side) for data, side in results["data"].items()},
         findings=[_describe_finding(finding) for finding in found],

@@ -120,7 +120,7 @@ class FunctionProcess:
             )
         try:
             answer: dict[str, Any] = json.loads(self._answers.recv_bytes())
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_SECONDS_TO_DIE)
             self._process.kill()  # if the function closed the pipe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import yaml
 
 from gpupipe.config import to_plain_types
 from gpupipe.dataset.spec import Spec
-from gpupipe.errors import ConfigError, Problem
+from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.step_registry import STEPS, advise_on_torchvision, to_snake_case
 from gpupipe.runtime.function_draws import GlobalDrawsError, check_draws
@@ -132,10 +131,10 @@ def from_torchvision(
     if problems:
         raise ConfigError(problems)
     if called := [place for part in adapted for place in part.list_called()]:
-        warnings.warn(
+        warn(
             f"no step equals {', '.join(called)}: a step 'python' calls each of them, on tensors "
             "(C, H, W) (docs/howto/function.md)",
-            stacklevel=2,
+            UserWarning,
         )
     return StepList(steps)
 

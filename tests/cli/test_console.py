@@ -244,6 +244,14 @@ def test_no_process_of_an_interrupted_command_is_left(faces: Path) -> None:
     assert [line for line in left.splitlines() if line.split()[0] == str(process.pid)] == []
 
 
+def test_a_thread_that_ends_meanwhile_does_not_keep_the_children_from_being_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = [Path("/proc/self/task/0/children")]
+    monkeypatch.setattr(Path, "glob", lambda *_: gone)
+    assert console._list_children() == []
+
+
 def test_no_worker_outlives_an_interrupted_command() -> None:
     code = (
         "import multiprocessing as m, time\n"

@@ -36,3 +36,4 @@ def test_a_command_takes_its_example(
     command.make_context(name, words)
     text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).output
     assert f"Example: gpupipe {name} {arguments}".rstrip() in text
+    assert '[default: ""]' not in text

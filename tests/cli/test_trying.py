@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
 
 import gpupipe
+from gpupipe.bench import first_look
+from gpupipe.bench.comparison import Comparison
+from gpupipe.bench.contestant import Contest
 from gpupipe.cli.app import main
 from helpers.init_runs import jpeg
 
@@ -57,3 +62,31 @@ def test_a_folder_that_is_not_there_is_named() -> None:
     result = CliRunner().invoke(main, ["try", "no_such_folder"])
     assert result.exit_code in (1, 2)
     assert "no_such_folder" in result.output
+
+
+def test_the_picture_is_not_written_among_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jpg").write_bytes(jpeg(200))
+    result = CliRunner().invoke(main, ["try", "."])
+    assert result.exit_code == 2
+    assert "../gpupipe_try" in " ".join(result.output.split())
+    assert not Path("gpupipe_try").exists()
+
+
+def test_arrays_that_are_no_images_are_tried_without_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(*args: Any) -> Comparison:
+        return Comparison([], Contest("", (), {}, [0], 1, 1, False), 1, [])
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(first_look, "compare_within", compare)
+    (tmp_path / "arrays").mkdir()
+    np.save("arrays/x.npy", np.zeros((8, 6, 6, 3), np.uint8))
+    result = CliRunner().invoke(main, ["try", "arrays"])
+    assert result.exit_code == 0, result.output
+    assert "not drawn: " in result.output
+    assert "holds" in result.output
+    assert not Path("gpupipe_try/batch.png").exists()

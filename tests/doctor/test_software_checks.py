@@ -20,10 +20,16 @@ def test_least_versions_are_those_of_the_metadata():
 
 @pytest.mark.parametrize(
     ("version", "status"),
-    [((3, 9, 18), "problem"), ((3, 10, 0), "ok"), ((3, 13, 9), "ok"), ((3, 14, 0), "problem")],
+    [((3, 10, 18), "problem"), ((3, 11, 0), "ok"), ((3, 13, 9), "ok"), ((3, 14, 0), "problem")],
 )
 def test_python(version, status):
     assert software_checks.judge_python(version).status == status
+
+
+def test_the_oldest_python_is_that_of_the_package():
+    text = (Path(__file__).parents[2] / "setup.cfg").read_text()
+    oldest = ".".join(map(str, software_checks.PYTHONS[0]))
+    assert f"python_requires = >={oldest}\n" in text
 
 
 @pytest.mark.parametrize(

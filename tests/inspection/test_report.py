@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from gpupipe.inspection import report
+from gpupipe.inspection.examine import MIN_SIDE
 from gpupipe.inspection.faults import KINDS
 from gpupipe.inspection.findings import as_json, find_all
 from inspection.conftest import Planted
@@ -31,5 +32,6 @@ def test_the_page_shows_each_finding_with_its_pictures(planted: Planted, tmp_pat
     assert len(captions) == shown
     assert len(pictures) == shown - 2  # of a broken and of a truncated file there is none
     assert re.findall(r'(?:src|href)="(?!data:)[^"]*"', text) == []
+    assert f"keeps {MIN_SIDE} pixels" in text
     values = results["data"]["train"]["normalize"]
     assert f"- normalize: {{mean: {values['mean']}, std: {values['std']}}}" in text

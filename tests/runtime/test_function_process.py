@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from typing import Any
 
 import pytest
 import torch
 
+from gpupipe.runtime.function_failures import CallFailedError
 from gpupipe.runtime.function_process import FunctionProcess
 from gpupipe.runtime.function_worker import SharedTensors
 from gpupipe.runtime.user_functions import FunctionMissingError
@@ -49,6 +52,20 @@ def test_pixels_of_any_dtype_and_size_arrive(
         assert isinstance(returned, torch.Tensor)
         assert returned.dtype == image.dtype
         assert torch.equal(returned, image)
+
+
+def test_a_process_that_ends_in_the_middle_of_an_answer(
+    memory: SharedTensors, forked_in_module: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = FunctionProcess(torch.nn.Identity(), {}, None, memory)
+    answers, ended = Pipe(duplex=False)
+    os.write(ended.fileno(), b"\0\0\0\x09{")
+    ended.close()
+    monkeypatch.setattr(process, "_answers", answers)
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(CallFailedError, match=r"ended its process \(SIGKILL\): out of memory"):
+        process.call(LIGHT, "image", 0, 60)
+    process.end()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 
 import gpupipe
+from helpers import user_functions
 from helpers.reference import by_id
 from helpers.small_images import shrink_all
 
@@ -49,3 +50,11 @@ def test_an_image_folder_is_read_as_files_and_its_transform_as_steps(root: Path)
         assert (image.shape[1:], image.dtype) == ((3, 8, 8), torch.float32)
     with pytest.raises(gpupipe.ConfigError, match="ImageFolder has a transform, whose steps come"):
         load(dataset, pipeline="affine")
+
+
+def test_a_function_in_a_transform_is_named_at_the_line_of_load(root: Path) -> None:
+    transform = v2.Compose([v2.CenterCrop(8), v2.Lambda(user_functions.halve)])
+    with pytest.warns(UserWarning, match="no step equals") as warned:
+        load(datasets.ImageFolder(root, transform)).close()
+    ours = [each.filename for each in warned if "no step equals" in str(each.message)]
+    assert ours == [__file__]

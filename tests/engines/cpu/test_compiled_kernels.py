@@ -246,7 +246,7 @@ def test_images_of_more_channels_run_without_stages(
         tracer = Tracer([(8, 9)], rules, Spec.of_array(dtype, (5, 8, 9), "CHW"))
         add(tracer)
         results.append(as_array(tracer.program().run(image, 0)))
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
 
 
 def test_a_target_that_is_read_only_is_refused() -> None:
