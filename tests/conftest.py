@@ -22,7 +22,7 @@ from helpers import forked_python, photographs
 _GPU = Path(__file__).with_name("gpu")
 _SLOW = {
     *("test_site", "test_code_blocks", "test_workers", "test_fuzz_images", "test_fuzz"),
-    *("test_fuzz_regions", "test_compare", "test_corpus", "test_first_gpu", "test_exit"),
+    *("test_fuzz_extensions", "test_compare", "test_corpus", "test_first_gpu", "test_exit"),
     *("test_cached_population", "test_examples", "test_lightning_scripts", "test_ranks"),
 }
 """Files with tests of ten seconds and more."""

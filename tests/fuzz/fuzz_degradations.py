@@ -1,9 +1,5 @@
 """Fuzzes the stages for noise, elastic transforms and the JPEG codec with images of all forms.
 
-    # 10 minutes; `make sanitize` runs it with the extensions under AddressSanitizer
-    python tests/fuzz/fuzz_degradations.py --seconds 600
-    python tests/fuzz/fuzz_degradations.py --first 123456 --count 1  # one case again
-
 The pixels lie in memory between pages that nobody may touch. Every variant has to make the pixels
 of the scalar one, and those have to be the pixels of NumPy, or of Pillow, to the bit. Elastic
 transforms are compared with torchvision's in tests/engines/cpu/test_compiled_degradations.py.
@@ -11,10 +7,8 @@ transforms are compared with torchvision's in tests/engines/cpu/test_compiled_de
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +19,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fenced_memory import FencedMemory
+from numbered_cases import Report, run_cases
 
 from gpupipe.augment import noise, random_fields
 from gpupipe.augment.elastic import Elastic
@@ -39,7 +34,7 @@ class Fuzzer:
     """Makes cases by number, and tries them."""
 
     def __init__(self) -> None:
-        self.findings: list[str] = []
+        self.report = Report()
         self._memory = FencedMemory(_MAX_BYTES)
 
     def make_image(self, rng: np.random.Generator) -> NDArray[Any]:
@@ -81,9 +76,9 @@ class Fuzzer:
             made.append(None if pixels is None else np.asarray(pixels))
         results = {None if pixels is None else pixels.tobytes() for pixels in made}
         if len(results) > 1:
-            self.findings.append(f"case {number}: variants differ in {kind}")
+            self.report.findings.append(f"case {number}: variants differ in {kind}")
         if not np.array_equal(image, before):
-            self.findings.append(f"case {number}: {kind} changed its input")
+            self.report.findings.append(f"case {number}: {kind} changed its input")
         expected = made[0]
         if kind == "noise":
             drawn = random_fields.draw_normal(int(seeds[0]), image.size).reshape(image.shape)
@@ -93,7 +88,9 @@ class Fuzzer:
         if (made[0] is None) != (expected is None) or (
             expected is not None and not np.array_equal(made[0], expected)
         ):
-            self.findings.append(f"case {number}: {kind} has other pixels than the reference")
+            self.report.findings.append(
+                f"case {number}: {kind} has other pixels than the reference"
+            )
 
 
 def add_noise(
@@ -115,24 +112,6 @@ def encode_and_decode(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint
     return np.array(Image.open(encoded)).reshape(image.shape)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int)
-    options = parser.parse_args()
-    fuzzer, end, number = Fuzzer(), time.monotonic() + options.seconds, options.first
-    while (
-        number < options.first + options.count
-        if options.count is not None
-        else time.monotonic() < end
-    ):
-        fuzzer.try_case(number)
-        number += 1
-    print(f"{number - options.first:,} cases")
-    if fuzzer.findings:
-        sys.exit("\n".join(fuzzer.findings))
-
-
 if __name__ == "__main__":
-    main()
+    fuzzer = Fuzzer()
+    sys.exit(run_cases(__doc__, fuzzer.report, fuzzer.try_case))

@@ -1,9 +1,5 @@
 """Fuzzes the geometry of gpupipe._kernels: random warps, resizes, flips and crops of random images.
 
-    # 10 minutes; `make sanitize` runs it with the extension under AddressSanitizer
-    python tests/fuzz/fuzz_geometry.py --seconds 600
-    python tests/fuzz/fuzz_geometry.py --first 123456 --count 1  # one case again
-
 Images have 1 to 4 channels of uint8 or float32, and are pixels or planes. They lie in memory
 between pages that nobody may touch, and must stay as they are. All variants have to make the same
 values, and those of an image and of a batch have to be equal.
@@ -11,12 +7,7 @@ values, and those of an image and of a batch have to be equal.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
-import json
 import sys
-import time
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +16,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fenced_memory import FencedMemory
+from numbered_cases import Report, run_cases
 
 from gpupipe.runtime.installation import find_extension
 
 _kernels = find_extension()
 _MAX_SIDE = 90
-_HANG_SECONDS = 60
-
-
-@dataclass
-class Report:
-    """What a run found.
-
-    Attributes:
-        images: Images that were tried.
-        findings: What is wrong, with the number of the image.
-    """
-
-    images: int = 0
-    findings: list[str] = field(default_factory=list)
 
 
 class Fuzzer:
@@ -89,22 +67,11 @@ class Fuzzer:
                 self.report.findings.append(f"image {number} is not done in {name}")
             if place[0].transpose(1, 2, 0).tobytes() != own.tobytes():
                 self.report.findings.append(f"image {number} is another in a batch in {name}")
-        self.report.images += 1
         if not np.array_equal(image, before):
             self.report.findings.append(f"image {number} was overwritten")
         for name, pixels in results.items():
             if pixels.tobytes() != results["scalar"].tobytes():
                 self.report.findings.append(f"image {number} has other values in {name}")
-
-    def run(self, first: int, count: int | None, seconds: float) -> Report:
-        """Try images from number `first` on until `count` are done or the time is over."""
-        end, number = time.monotonic() + seconds, first
-        while (number < first + count) if count is not None else time.monotonic() < end:
-            faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
-            self.try_image(number)
-            number += 1
-        faulthandler.cancel_dump_traceback_later()
-        return self.report
 
 
 def draw_stage(rng: np.random.Generator, image: Any) -> Any:
@@ -134,19 +101,6 @@ def draw_stage(rng: np.random.Generator, image: Any) -> Any:
     return lambda output: _kernels.warp_stage(matrix, size, is_nearest, fill, output)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=60, help="(default: %(default)s)")
-    parser.add_argument("--count", type=int, help="so many images, in place of --seconds")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first image")
-    arguments = parser.parse_args()
-    faulthandler.enable()
-    report = Fuzzer().run(arguments.first, arguments.count, arguments.seconds)
-    print(json.dumps(asdict(report), indent=1))
-    return bool(report.findings)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    fuzzer = Fuzzer()
+    sys.exit(run_cases(__doc__, fuzzer.report, fuzzer.try_image))

@@ -1,9 +1,5 @@
 """Fuzzes the region decoding of the extension gpupipe._jpeg with damaged JPEGs.
 
-    # 10 minutes; `make sanitize` runs it with the extension under AddressSanitizer
-    python tests/fuzz/fuzz_regions.py --seconds 600
-    python tests/fuzz/fuzz_regions.py --first 123456 --count 1  # one case again
-
 The file and the pixels lie in memory between pages that nobody may touch. A window that is decoded
 has to have the pixels of torchvision's decode of the whole file, also as a stage of a program. A
 file that is refused goes to other decoders, and is no finding. Memory has to stay, and no file may
@@ -12,12 +8,9 @@ take a second.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
-import json
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fenced_memory import FencedMemory
 from image_mutants import FORMATS, mutants
+from numbered_cases import Report, run_cases
 
 from gpupipe.runtime.installation import find_extension
 from helpers.jpeg_kinds import (
@@ -48,35 +42,30 @@ decoders, and AddressSanitizer's quarantine, take some tens of MiB.
 """
 _WARM_UP = 20_000
 _SEEDS = 40
-_HANG_SECONDS = 60
 
 
 @dataclass
-class Report:
+class RegionReport(Report):
     """What a run found.
 
     Attributes:
-        files: Files that were made.
-        tried: Those that the engine would hand to the extension.
+        tried: Files that the engine would hand to the extension.
         decoded: Those of which a window was decoded.
         slowest: The longest time of one, in seconds.
         growth_mib: By how much the memory of the process grew after the first files.
-        findings: What is wrong, with the number of the file.
     """
 
-    files: int = 0
     tried: int = 0
     decoded: int = 0
     slowest: float = 0.0
     growth_mib: float = 0.0
-    findings: list[str] = field(default_factory=list)
 
 
 class Fuzzer:
     """Makes files by number, and tries them."""
 
     def __init__(self) -> None:
-        self.report = Report()
+        self.report, self._warm_mib = RegionReport(), 0.0
         self._file, self._pixels = FencedMemory(_MAX_FILE), FencedMemory(3 * _MAX_PIXELS)
         sizes = np.random.default_rng(5).integers(1, 130, (_SEEDS, 2)).tolist()
         self._seeds = [
@@ -98,8 +87,9 @@ class Fuzzer:
 
     def try_file(self, number: int) -> None:
         """Decode a window of a file, and compare it with a whole decode."""
+        if self.report.cases == _WARM_UP:
+            self._warm_mib = memory_mib()
         content, rng, report = self.make(number), np.random.default_rng([19, number]), self.report
-        report.files += 1
         if len(content) > _MAX_FILE:
             return
         data = self._file.take((len(content),), is_last=number % 8 != 1)
@@ -133,22 +123,12 @@ class Fuzzer:
         elif not np.array_equal(pixels[rows, columns][:, :width], whole[rows, columns][:, :width]):
             report.findings.append(f"file {number} has other pixels than a whole decode")
 
-    def run(self, first: int, count: int | None, seconds: float) -> Report:
-        """Try files from number `first` on until `count` are done or the time is over."""
-        end, number, warm = time.monotonic() + seconds, first, 0.0
-        while (number < first + count) if count is not None else time.monotonic() < end:
-            faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
-            self.try_file(number)
-            number += 1
-            if number - first == _WARM_UP:
-                warm = memory_mib()
-            if number % 20_000 == 0:
-                print(f"{number:,} files, {memory_mib():.0f} MiB", file=sys.stderr, flush=True)
-        faulthandler.cancel_dump_traceback_later()
-        self.report.growth_mib = memory_mib() - warm if warm else 0.0
+    def check_memory(self) -> None:
+        """Find whether the process has grown since the first files."""
+        if self._warm_mib:
+            self.report.growth_mib = memory_mib() - self._warm_mib
         if self.report.growth_mib > _MAX_GROWTH_MIB:
             self.report.findings.append(f"memory grew by {self.report.growth_mib:.0f} MiB")
-        return self.report
 
 
 def memory_mib() -> float:
@@ -157,19 +137,6 @@ def memory_mib() -> float:
     return pages * 4096 / 2**20
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=60, help="(default: %(default)s)")
-    parser.add_argument("--count", type=int, help="so many files, in place of --seconds")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first file")
-    arguments = parser.parse_args()
-    faulthandler.enable()
-    report = Fuzzer().run(arguments.first, arguments.count, arguments.seconds)
-    print(json.dumps(asdict(report), indent=1))
-    return bool(report.findings)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    fuzzer = Fuzzer()
+    sys.exit(run_cases(__doc__, fuzzer.report, fuzzer.try_file, fuzzer.check_memory))

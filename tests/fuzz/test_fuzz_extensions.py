@@ -1,0 +1,33 @@
+"""Some hundred cases for each fuzzer of the extensions; `make sanitize` tries more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers import forked_python
+from helpers.full_product import IS_FULL
+
+LIMIT = 600
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("regions", 4000 if IS_FULL else 400),
+        ("colors", 2000 if IS_FULL else 200),
+        ("geometry", 5000 if IS_FULL else 400),
+        ("degradations", 4000 if IS_FULL else 400),
+    ],
+)
+def test_nothing_is_found(name: str, count: int) -> None:
+    for extension in ("gpupipe._kernels", "gpupipe._jpeg"):
+        pytest.importorskip(extension, reason="the extension is not built")
+    script = Path(__file__).with_name(f"fuzz_{name}.py")
+    done = forked_python.run([script, "--count", count], timeout=LIMIT)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    assert report["cases"] == count
+    assert name != "regions" or report["decoded"]
