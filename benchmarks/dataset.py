@@ -51,11 +51,13 @@ def main() -> None:
         print(json.dumps(measure(arguments.one, arguments)))
         return
     photos.imagenet_like(arguments.data, arguments.images)
-    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in _CONTESTANTS}
-    for _ in range(arguments.rounds):
-        for name, found in rounds.items():
-            options = harness.passed_on(arguments, "images", "seconds")
-            found.append(harness.fresh(__file__, "--one", name, *options))
+    options = harness.passed_on(arguments, "images", "seconds")
+    rounds = harness.interleaved(
+        lambda name: harness.fresh(__file__, "--one", name, *options),
+        _CONTESTANTS,
+        arguments.rounds,
+        "data sets",
+    )
     rates = {name: median(r["images_per_second"] for r in found) for name, found in rounds.items()}
     for name, rate in rates.items():
         cpu = median(r["cpu_us"] for r in rounds[name])
@@ -68,15 +70,10 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = harness.options(__doc__)
+    parser = harness.contest(__doc__, rounds=5, seconds=4.0)
     parser.add_argument("--one", choices=_CONTESTANTS, help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=4.0, help="default: %(default)s")
     parser.add_argument("--images", type=int, default=1000, help="default: %(default)s")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        vars(arguments).update({"seconds": 0.5, "images": 100, "rounds": 1})
-    return arguments
+    return harness.parsed(parser, images=100)
 
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, float]:

@@ -49,11 +49,13 @@ def main() -> None:
         print(json.dumps(one(arguments.one, arguments)))
         return
     photos.imagenet_like(arguments.data, arguments.images)
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in _CONTESTANTS}
-    for _ in range(arguments.rounds):
-        for name, found in rounds.items():
-            options = harness.passed_on(arguments, "images", "seconds")
-            found.append(harness.fresh(__file__, "--one", name, *options))
+    options = harness.passed_on(arguments, "images", "seconds")
+    rounds = harness.interleaved(
+        lambda name: harness.fresh(__file__, "--one", name, *options),
+        _CONTESTANTS,
+        arguments.rounds,
+        "calls",
+    )
     rates = {name: median(r["images_per_second"] for r in found) for name, found in rounds.items()}
     share = median(r["lock_share"] for r in rounds["workers"])
     ratio = rates["workers"] / rates["dataloader"]
@@ -73,15 +75,10 @@ def _judge(holds: bool) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = harness.options(__doc__)
+    parser = harness.contest(__doc__, rounds=3, seconds=8.0)
     parser.add_argument("--one", choices=_CONTESTANTS, help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=8.0, help="default: %(default)s")
     parser.add_argument("--images", type=int, default=1000, help="default: %(default)s")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        vars(arguments).update({"seconds": 1.0, "images": 200, "rounds": 1})
-    return arguments
+    return harness.parsed(parser, images=200)
 
 
 def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:

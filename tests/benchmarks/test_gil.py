@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import shutil
 import threading
 from pathlib import Path
@@ -64,11 +63,3 @@ def test_the_goal_is_that_of_the_pipeline() -> None:
     found = {"lock_us": 13.0, "lock_error_us": 0.1, "cpu_us": 500.0, "model_rates": {8: 16_000.0}}
     assert "goal 12: FAILS" in gil.describe("imagenet_train", found)
     assert "goal 25: holds" in gil.describe("simclr", found)
-
-
-def test_the_table_on_the_page_is_that_of_the_result() -> None:
-    import lock_table
-
-    table = lock_table.write_table(json.loads(lock_table.RESULT.read_text()))
-    assert f"{lock_table.BEGIN}{table}{lock_table.END}" in lock_table.PAGE.read_text()
-    assert table.count("\n") == 2 + 9, "three workloads, and six recipes"

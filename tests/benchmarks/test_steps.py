@@ -53,11 +53,3 @@ def test_torchvision_has_the_transforms_of_every_case() -> None:
         for run in step_workers._torchvision(case.calls("torchvision"), "torchvision"):
             result = run(image)
             assert tuple(result.shape) == (3, case.side, case.side), name
-
-
-def test_the_table_has_a_row_for_each_step() -> None:
-    import step_table
-
-    step = {"microseconds": {"gpupipe": -3.0, "torchvision": 1234.5}, "ratio": {"median": -0.01}}
-    row = step_table.write_table({"steps": {"pad 10": step}}).splitlines()[-1]
-    assert row == "| pad 10 | -3 |  |  | 1,234 | -0.01 |"
