@@ -1,5 +1,7 @@
 // Reads the headers of JPEGs without the GIL, many in one call. gpupipe/decoders/image_header.py
 // says what the parts of a header mean, and reads all headers that this file leaves to it.
+#include "headers.h"
+
 #include "buffer.h"
 #include "without_gil.h"
 
@@ -94,6 +96,13 @@ struct JpegHeader {
 
 }  // namespace
 
+bool read_plain_size(const uint8_t* data, size_t size, int64_t* height_width) {
+  JpegHeader header;
+  const bool is_plain = header.parse({data, size});
+  height_width[0] = is_plain ? header.height : 0, height_width[1] = is_plain ? header.width : 0;
+  return is_plain;
+}
+
 // Returns int64 [height, width] of each file as bytes; [0, 0] of those that are left to Python.
 PyObject* read_jpeg_sizes(PyObject*, PyObject* files) {
   const Reference objects(PySequence_Tuple(files));  // opening a buffer may change a list
@@ -110,9 +119,8 @@ PyObject* read_jpeg_sizes(PyObject*, PyObject* files) {
   char* const to = PyBytes_AsString(sizes.get());
   const bool is_read = run_without_gil([&] {
     for (size_t n = 0; n < count; ++n) {
-      JpegHeader header;
-      const bool is_plain = header.parse({buffers[n].bytes(), buffers[n].size()});
-      const int64_t size[2] = {is_plain ? header.height : 0, is_plain ? header.width : 0};
+      int64_t size[2];
+      read_plain_size(buffers[n].bytes(), buffers[n].size(), size);
       std::memcpy(to + n * kItem, size, kItem);
     }
   });

@@ -27,7 +27,8 @@ PyObject* convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
 PyObject* read_files_and_crcs(PyObject*, PyObject* parts);
 PyObject* read_jpeg_sizes(PyObject*, PyObject* files);
-PyObject* read_paths(PyObject*, PyObject* arguments);
+PyObject* open_files(PyObject*, PyObject* arguments);
+PyObject* create_run(PyObject*, PyObject* arguments);
 PyObject* stat_files(PyObject*, PyObject* paths);
 PyObject* normal_field(PyObject*, PyObject* arguments);
 PyObject* uniform_field(PyObject*, PyObject* arguments);
@@ -35,6 +36,8 @@ PyObject* noise_stage(PyObject*, PyObject* arguments);
 PyObject* displacement(PyObject*, PyObject* arguments);
 PyObject* elastic_stage(PyObject*, PyObject* arguments);
 bool create_file_types();
+bool create_files_type();
+bool create_run_type();
 PyObject* compute_crc32s(PyObject*, PyObject* buffers);
 
 std::atomic<const Variant*> g_variant = &kScalar;
@@ -83,6 +86,10 @@ PyMethodDef kMethods[] = {
      "Run a stage on the contents of several rows of a batch, without the GIL. A content is a "
      "buffer: the bytes of a file, or pixels (H, W, C) of uint8 or float32.\n"
      "Return the positions in `rows` of the samples that the stage cannot do."},
+    {"create_run", create_run, METH_VARARGS,
+     "create_run(stage, contents, files, positions) -> Run\n\n"
+     "Return the run of a stage on all rows of a batch. A content is a buffer, as for run_program, "
+     "or None for file positions[row] of `files`. Without positions, it is file `row`."},
     {"run_stage", run_stage, METH_VARARGS,
      "run_stage(stage, row, content)\n\n"
      "Run a stage on the content of one row, without the GIL. Return the pixels, a buffer "
@@ -177,10 +184,10 @@ PyMethodDef kMethods[] = {
      "read_jpeg_sizes(files) -> bytes\n\n"
      "Return int64 [height, width] of each plain JPEG of one scan without EXIF; [0, 0] of all\n"
      "others."},
-    {"read_paths", read_paths, METH_VARARGS,
-     "read_paths(folder, names, offsets, rows) -> list\n\n"
-     "Read whole files. `folder` is bytes, and file i has the name names[offsets[i] : offsets[i + "
-     "1]], of uint8, where `offsets` and `rows` are int64.\nReturn as read_files does."},
+    {"open_files", open_files, METH_VARARGS,
+     "open_files(folder, names, offsets, rows) -> Files\n\n"
+     "Return whole files, none of which is read yet. `folder` is bytes, and file i has the name "
+     "names[offsets[i] : offsets[i + 1]], of uint8, where `offsets` and `rows` are int64."},
     {"stat_files", stat_files, METH_O,
      "stat_files(paths) -> list\n\n"
      "For each path, return the file's size in bytes and the time of its last change in ns, or "
@@ -196,7 +203,8 @@ PyMethodDef kMethods[] = {
 };
 
 int initialize(PyObject* module) {
-  if (!create_file_types() || !create_pixels_type()) return -1;
+  if (!create_file_types() || !create_files_type() || !create_pixels_type() || !create_run_type())
+    return -1;
   for (const Variant* variant : kVariants) {
     if (!variant->is_supported()) continue;
     g_variant = variant;

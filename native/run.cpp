@@ -1,72 +1,14 @@
 // The functions `run_program` and `run_stage` of the module.
-#include <vector>
-
+#include "content.h"
 #include "program.h"
 
 namespace gpupipe {
 namespace {
 
-// The input of a program: the bytes of a file, (bytes,) of uint8, or pixels, (H, W, C).
-class Content {
- public:
-  // Returns false, with an exception set, if the object is no buffer.
-  bool read(PyObject* object) {
-    if (!buffer_.open(object, PyBUF_STRIDES | PyBUF_FORMAT)) return false;
-    const bool is_float = buffer_.has_format("f");
-    if (!is_float && !buffer_.has_format("B")) return true;
-    const Py_ssize_t item = buffer_.item_size();
-    if (buffer_.axes() == 1) {
-      const Py_ssize_t size = buffer_.side(0);
-      if (!is_float && size > 0 && size <= INT32_MAX && buffer_.stride(0) == 1)
-        image_ = {buffer_.bytes(), size, 1, int(size), 0, 1, false};
-      return true;
-    }
-    if (buffer_.axes() != 3) return true;
-    const Py_ssize_t height = buffer_.side(0), width = buffer_.side(1), channels = buffer_.side(2);
-    if (height < 1 || width < 1 || height > kMaxSide || width > kMaxSide || channels < 1 ||
-        channels > kMaxChannels)
-      return true;
-    const bool is_planar = channels > 1 && buffer_.stride(2) != item &&
-                           (width == 1 || buffer_.stride(1) == item);
-    const Py_ssize_t pixel = (is_planar ? 1 : channels) * item;
-    const bool is_broadcast = channels > 1 && buffer_.stride(2) == 0;
-    if (is_broadcast || (channels > 1 && !is_planar && buffer_.stride(2) != item) ||
-        (width > 1 && buffer_.stride(1) != pixel) ||
-        (height > 1 && buffer_.stride(0) < width * pixel))
-      return true;
-    const Py_ssize_t plane = is_planar ? buffer_.stride(2) : 0;
-    const Py_ssize_t address = reinterpret_cast<Py_ssize_t>(buffer_.bytes());
-    if ((address | buffer_.stride(0) | plane) % item) return true;  // floats are read as such
-    image_ = {buffer_.bytes(), int64_t{buffer_.stride(0)}, int(height), int(width),
-              int(channels),   int(item),                  false,       plane};
-    return true;
-  }
-
-  // Pixels may be planes.
-  const Image& image() const { return image_; }
-
-  // Whether stages may run on it. If not, its dtype or its strides are unusual.
-  bool is_image() const { return image_.pixels != nullptr; }
-
- private:
-  Buffer buffer_;
-  Image image_;
-};
-
 // The memory of the thread for all programs that it runs.
 Arena& find_arena() {
   thread_local Arena arena;
   return arena;
-}
-
-// Returns the result of a stage for one sample; false if it cannot be done here.
-bool run_row(const Stage& stage, int row, const Content& content, Image* image) {
-  if (!content.is_image() || !stage.can_run(row)) return false;
-  Arena& arena = find_arena();
-  arena.reset();
-  *image = content.image();
-  if (!stage.takes_planes()) interleave(image, arena);
-  return stage.run(row, image, arena);
 }
 
 bool check_row(const Stage& stage, Py_ssize_t row) {
@@ -126,6 +68,15 @@ PyObject* copy_pixels(const Image& image) {
 }
 
 }  // namespace
+
+bool run_row(const Stage& stage, int row, const Content& content, Image* image) {
+  if (!content.is_image() || !stage.can_run(row)) return false;
+  Arena& arena = find_arena();
+  arena.reset();
+  *image = content.image();
+  if (!stage.takes_planes()) interleave(image, arena);
+  return stage.run(row, image, arena);
+}
 
 bool create_pixels_type() {
   static PyType_Slot slots[] = {

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.reading import Span
+from gpupipe.dataset.reading import FileSet, Span
 from gpupipe.errors import EngineError, GpupipeError, shown
 
 Rows = NDArray[np.int64]
@@ -201,6 +201,13 @@ class Column(Protocol):
 
     def span(self, row: int) -> Span | None:
         """Return the part of a local file that holds a row's bytes; None if no file holds them."""
+        return None
+
+    def open_files(self, rows: Rows) -> FileSet | None:
+        """Return `rows` as files that the extension reads and decodes without objects of Python.
+
+        None if the rows are no whole files, as by default, or without the extension.
+        """
         return None
 
     def get_sizes(self, rows: Rows) -> list[int | None]:

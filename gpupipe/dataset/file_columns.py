@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray, join_strings
-from gpupipe.dataset.reading import Span, read_paths, read_spans, read_states
+from gpupipe.dataset.reading import (
+    FileSet,
+    Span,
+    open_files,
+    read_all,
+    read_spans,
+    read_states,
+)
 from gpupipe.runtime.files import is_irregular
 
 T = TypeVar("T")
@@ -32,8 +39,12 @@ class FileColumn(Column):
         return len(self.paths)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        contents = read_paths(self._folder, self.paths.data, self.paths.offsets, rows)
+        files = self.open_files(rows)
+        contents = None if files is None else read_all(files, len(rows))
         return contents or read_spans([self.span(row) for row in rows.tolist()])
+
+    def open_files(self, rows: Rows) -> FileSet | None:
+        return open_files(self._folder, self.paths.data, self.paths.offsets, rows)
 
     @cached_property
     def _folder(self) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,26 +85,47 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
     return [_check_length(*pair) for pair in zip(spans, parts, strict=True)]
 
 
-def read_paths(
-    folder: bytes, names: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64]
-) -> list[NDArray[np.uint8]] | None:
-    """Read whole files into writable arrays, uint8 (bytes,) each.
+class FileSet(Protocol):
+    """Whole files, which the extension reads many at once, without the GIL."""
 
-    The extension puts the paths together and reads the files in one call, without the GIL.
+    def read(self, begin: int, end: int) -> bytes:
+        """Read files `begin` to `end` - 1.
+
+        Returns:
+            int64 [height, width] of each plain JPEG of one scan without EXIF; [0, 0] of all other
+            files, and of those that cannot be read.
+        """
+
+    def take(self, n: int) -> Any:
+        """Return the bytes of a file as a writable buffer, and drop them here; None without any."""
+
+
+def open_files(
+    folder: bytes, names: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64]
+) -> FileSet | None:
+    """Return files that are not read yet; None without the extension.
 
     Args:
         folder: The folder, with a "/" at its end.
         names: The bytes of all names; see StringArray.
         offsets: Where each name begins, int64 (N + 1,).
-        rows: The positions of the names of the files to read.
-
-    Returns:
-        None without the extension, or if a file cannot be read: `read_spans` says why.
+        rows: The positions of the names of the files.
     """
     if _extension is None:
         return None
-    contents = _extension.read_paths(folder, names, offsets, np.ascontiguousarray(rows))
-    if int in map(type, contents):
+    files: FileSet = _extension.open_files(folder, names, offsets, np.ascontiguousarray(rows))
+    return files
+
+
+def read_all(files: FileSet, count: int) -> list[NDArray[np.uint8]] | None:
+    """Read `count` files into writable arrays, uint8 (bytes,) each.
+
+    Returns:
+        None if a file cannot be read: `read_spans` says why.
+    """
+    files.read(0, count)
+    contents = [files.take(n) for n in range(count)]
+    if any(content is None for content in contents):
         return None
     return [np.frombuffer(content, np.uint8) for content in contents]
 

@@ -195,15 +195,18 @@ class DecoderChain:
             than the maximum number of pixels, (N, 2). Such an image is upright. [0, 0] for all
             other files, whose sizes `open` finds.
         """
-        if not self._accepts_plain_jpegs:
+        if not self.accepts_plain_jpegs:
             return np.zeros((len(files), 2), np.int64)
-        sizes = read_jpeg_sizes(files)
+        return self.limit_sizes(read_jpeg_sizes(files))
+
+    def limit_sizes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return [height, width] of images, (N, 2); [0, 0] for those that have too many pixels."""
         if self._max_pixels is None:
             return sizes
         return np.where(sizes.prod(1, keepdims=True) <= self._max_pixels, sizes, 0)
 
     @cached_property
-    def _accepts_plain_jpegs(self) -> bool:
+    def accepts_plain_jpegs(self) -> bool:
         """Whether the first decoder accepts all plain JPEGs of one scan."""
         first = _create(self.names[0])
         return isinstance(first, Decoder) and first.accepts_plain_jpegs

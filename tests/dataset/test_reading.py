@@ -25,6 +25,7 @@ from gpupipe.dataset.reading import (
 )
 from gpupipe.runtime.installation import find_extension
 from gpupipe.runtime.progress import ignore_progress
+from helpers.jpeg_kinds import encode
 
 CONTENT = bytes(range(256)) * 500
 
@@ -210,8 +211,15 @@ def test_paths_are_put_together_and_read(tmp_path: Path) -> None:
     absolute = str(tmp_path / "c")
     names = StringArray.from_strings(["c", "a/ä b.jpg", "empty", absolute])
     folder = os.fsencode(tmp_path) + b"/"
-    found = reading.read_paths(folder, names.data, names.offsets, np.array([1, 0, 2, 3, 1]))
+    files = reading.open_files(folder, names.data, names.offsets, np.array([1, 0, 2, 3, 1]))
+    assert files is not None
+    found = reading.read_all(files, 5)
     assert found is not None
+    assert files.take(0) is None, "its bytes are taken"
+    with pytest.raises(IndexError, match="no file 5"):
+        files.take(5)
+    with pytest.raises(IndexError, match="no files 3 to 6"):
+        files.read(3, 6)
     expected = ["a/ä b.jpg", "c", "", "c", "a/ä b.jpg"]
     assert [content.tobytes().decode() for content in found] == expected
 
@@ -223,7 +231,9 @@ def test_a_path_that_cannot_be_read_is_left_to_read_spans(tmp_path: Path, name: 
     (tmp_path / "c").write_bytes(b"c")
     names = StringArray.from_strings(["c", name])
     folder = os.fsencode(tmp_path) + b"/"
-    assert reading.read_paths(folder, names.data, names.offsets, np.array([0, 1])) is None
+    files = reading.open_files(folder, names.data, names.offsets, np.array([0, 1]))
+    assert files is not None
+    assert reading.read_all(files, 2) is None
 
 
 def test_rows_and_offsets_outside_are_refused(tmp_path: Path) -> None:
@@ -232,6 +242,24 @@ def test_rows_and_offsets_outside_are_refused(tmp_path: Path) -> None:
     data, offsets = np.frombuffer(b"ab", np.uint8), np.array([0, 1, 2])
     for rows in ([2], [-1]):
         with pytest.raises(IndexError, match="there is no row"):
-            reading.read_paths(b"/", data, offsets, np.array(rows))
+            reading.open_files(b"/", data, offsets, np.array(rows))
     with pytest.raises(ValueError, match="offset"):
-        reading.read_paths(b"/", data, np.array([0, 3]), np.array([0]))
+        reading.open_files(b"/", data, np.array([0, 3]), np.array([0]))
+
+
+def test_files_are_read_in_parts_and_plain_jpegs_have_sizes(tmp_path: Path) -> None:
+    if reading._extension is None:
+        pytest.skip("without the extension, read_spans reads")
+    jpeg = encode((40, 50), "420")
+    for name, content in {"0": jpeg, "1": b"no image", "3": jpeg[:100]}.items():
+        (tmp_path / name).write_bytes(content)
+    names = StringArray.from_strings([str(n) for n in range(4)])  # file 2 is missing
+    folder = os.fsencode(tmp_path) + b"/"
+    files = reading.open_files(folder, names.data, names.offsets, np.array([0, 1, 2, 3, 0]))
+    assert files is not None
+    assert np.frombuffer(files.read(0, 2), np.int64).tolist() == [40, 50, 0, 0]
+    assert files.take(4) is None, "it is not read yet"
+    sizes = np.frombuffer(files.read(2, 5), np.int64).tolist()
+    assert sizes == [0, 0, 0, 0, 40, 50]
+    assert files.take(2) is None
+    assert bytes(files.take(3)) == jpeg[:100]

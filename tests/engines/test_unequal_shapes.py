@@ -209,8 +209,8 @@ def test_jpegs_of_unequal_size_run_in_the_extension(
     run: list[int] = []
     failed: list[int] = []
 
-    def run_native(stage: Any, rows: Any, contents: Any) -> list[int]:
-        found = stages.run_native(stage, rows, contents)
+    def run_native(native: Any, rows: range) -> list[int]:
+        found = stages.run_native(native, rows)
         run.extend(rows)
         failed.extend(found)
         return found

@@ -2,7 +2,7 @@
 
     engine             takes plans and yields batches; starts a batch in flight for each plan
     batch_in_flight    runs four stages for each batch:
-      read     all threads    `samples` reads files, arrays, or decoded images from the cache
+      read     all threads    `sample_reader` reads files, arrays, or decoded images from the cache
       lower    one thread     `lowering`: each step calls primitives on the `tracer`, which records
                               them as `ops`; rules group the ops into a `program` of kernels
       run      all threads    `samples` runs the programs, one sample at a time, or several samples

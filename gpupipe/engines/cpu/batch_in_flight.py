@@ -2,7 +2,7 @@
 
     read      all threads of the pool, in parts of at most 64 samples
     lower     the thread that read the last part; the other threads go on to the next batch
-    run       all threads, in parts of at most 32 samples; of 1 if no field has a native program, or
+    run       all threads, in parts of 8 samples or more; of 1 if no field has a native program, or
               if a function of the user's may take seconds
     deliver   the thread that ran the last part; it sets `result`
 
@@ -13,6 +13,7 @@ If a sample fails, the later stages leave it out. If a stage itself fails, the w
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -25,7 +26,7 @@ from gpupipe.engines.batch import Shapes
 from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.sample_reader import FieldSamples, SampleReader, find_orientation
+from gpupipe.engines.cpu.sample_reader import SampleReader
 from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, StepError, describe_error
@@ -38,9 +39,10 @@ from gpupipe.sampling.sampler import Plan
 
 CopiedFields = tuple[Batch, torch.Event]
 """Fields of a batch on a GPU, and the CUDA event after their copies, which may still run."""
-_MAX_READ, _MAX_RUN = 64, 32
-"""The maximum number of samples that one call reads, and that one call runs. What Python does for a
-call costs as much as for several samples, and more after the caches were used for pixels."""
+_MAX_READ, _MIN_RUN = 64, 8
+"""The maximum number of samples that one call reads, and the minimum that one call runs. What
+Python does for a call costs as much as for several samples, and more after the caches were used for
+pixels."""
 
 
 @dataclass
@@ -94,7 +96,13 @@ class BatchStarter:
 
     def start(self, plan: Plan) -> "BatchInFlight":
         """Start to read and transform the samples of a plan; return the batch in flight."""
-        return BatchInFlight(self, self.phases[self.job.pipeline.phase_of(plan.epoch)], plan)
+        return BatchInFlight(self, self._readers[self.job.pipeline.phase_of(plan.epoch)], plan)
+
+    @cached_property
+    def _readers(self) -> Sequence[SampleReader]:
+        """The reader of the samples of each phase."""
+        shared = self.decoders, self.cache, self.reads_only, self.maps
+        return [SampleReader(phase, *shared) for phase in self.phases]
 
 
 class BatchInFlight:
@@ -106,16 +114,12 @@ class BatchInFlight:
             fails. If only some samples fail, the BatchResult lists them.
     """
 
-    def __init__(self, starter: BatchStarter, lowering: StepLowering, plan: Plan) -> None:
+    def __init__(self, starter: BatchStarter, reader: SampleReader, plan: Plan) -> None:
         self.plan = plan
         self.result: Future[BatchResult] = Future()
-        self._starter, self._lowering = starter, lowering
-        self._reader = SampleReader(
-            lowering, starter.decoders, starter.cache, starter.reads_only, starter.maps
-        )
+        self._starter, self._reader, self._lowering = starter, reader, reader.lowering
         self._is_cancelled = False
-        fields, count = lowering.job.pipeline.fields, len(plan.ids)
-        self._samples = {name: FieldSamples.of_unread(count) for name in fields}
+        self._samples = reader.begin(plan.ids)
         """The samples of each field, by their position in the plan, and from `run` on by slot."""
         self._failed: dict[int, str] = {}
         self._errors: dict[int, Exception] = {}
@@ -126,11 +130,14 @@ class BatchInFlight:
         self._annotations: BatchAnnotations | None = None
         self._key = f"{plan.epoch}:{plan.end}"
         tracing.begin("batch in flight", self._key)
-        self._share_out(self._split(count, _MAX_READ), self._read_part, self._lower_and_run)
+        parts = self._split(len(plan.ids), 1, _MAX_READ)
+        self._share_out(parts, self._read_part, self._lower_and_run)
 
     def cancel(self) -> None:
         """Skip all samples that have not started. `result` is set when the running samples end."""
         self._is_cancelled = True
+        if (runner := self._runner) is not None:
+            runner.cancel()
 
     def _share_out(
         self, parts: Sequence[range], run: Callable[[range], None], then: Callable[[], None]
@@ -151,10 +158,15 @@ class BatchInFlight:
         else:
             begin_next()
 
-    def _split(self, count: int, max_part: int) -> list[range]:
-        """Split range(count) into about two parts a thread, each of at most `max_part` rows."""
-        part = min(max_part, -(-count // (2 * self._starter.threads.count)))
-        return [range(n, min(n + part, count)) for n in range(0, count, max(part, 1))]
+    def _split(self, count: int, min_part: int, max_part: int) -> list[range]:
+        """Split range(count) into about two parts a thread, of `min_part` to `max_part` rows each.
+
+        One thread alone gets one part, if `max_part` allows it.
+        """
+        threads = self._starter.threads.count
+        parts = 1 if threads == 1 else 2 * threads
+        part = min(max_part, max(min_part, -(-count // parts)))
+        return [range(n, min(n + part, count)) for n in range(0, count, part)]
 
     def _on_error(self, row: int, error: Exception) -> None:
         """Record that the sample in `row` failed; for some errors, that the whole batch fails."""
@@ -174,17 +186,15 @@ class BatchInFlight:
             return
         with tracing.span("read", "loader", batch=self._key, rows=[rows[0], rows[-1]]):
             ids = self.plan.ids[rows[0] : rows[-1] + 1]
-            parts = self._reader.read(ids, lambda n, e: self._on_error(rows[n], e))
-        for name, part in parts.items():
-            self._samples[name].put(rows, part)
+            self._reader.read(self._samples, rows, ids, self._on_error)
 
     def _lower_and_run(self) -> None:
         self._lower()
         parts: list[range] = []
         if self._runner is not None:
+            count = len(self._rows)
             is_short = self._runner.native and not list_calls(self._lowering.job.pipeline)
-            max_part = _MAX_RUN if is_short else 1
-            parts = self._split(len(self._rows), max_part)
+            parts = self._split(count, _MIN_RUN, count) if is_short else self._split(count, 1, 1)
         self._share_out(parts, self._run_part, self._deliver)
 
     def _lower(self) -> None:
@@ -226,7 +236,7 @@ class BatchInFlight:
         sizes = {n: s.sizes if is_all else s.sizes[rows] for n, s in self._samples.items()}
         self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
         orientations = {
-            name: [find_orientation(self._samples[name].contents[row]) for row in rows]
+            name: [self._samples[name].find_orientation(row) for row in rows]
             for name in (sizes if self._lowering.job.pipeline.annotations else ())
         }
         plan = self._lowering.job.annotate(self.plan.select(rows), sizes, orientations)

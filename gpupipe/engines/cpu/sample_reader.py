@@ -1,7 +1,8 @@
 """Reads the samples of a batch, many in one call where possible: image files, arrays, or decoded
 images from the cache.
 
-    SampleReader.read   ids of a part of a batch -> FieldSamples of each field
+    SampleReader.begin  ids of a batch -> FieldSamples of each field, of which none is read
+    SampleReader.read   reads a part of them
 
 A plain JPEG stays the bytes that were read until a native program runs on them. Python opens files
 of other kinds, and those that a native program cannot do.
@@ -16,97 +17,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.annotations.rows import UNKNOWN
 from gpupipe.dataset import columns
 from gpupipe.dataset.columns import Column, read_bytes, read_rows
 from gpupipe.dataset.mapped_files import MappedFiles
+from gpupipe.dataset.reading import FileSet
 from gpupipe.dataset.spec import Spec
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
-from gpupipe.decoders.chain import DecodeOptions, DecoderChain, EncodedImage
+from gpupipe.decoders.chain import DecodeOptions, DecoderChain
+from gpupipe.engines.cpu.field_samples import CachedImage, FieldSamples, Image, find_size
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.ops import Pixels
 from gpupipe.engines.cpu.program import Content
 from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.pipeline.tensors import to_steps
 
-
-@dataclass
-class CachedImage:
-    """An image of a field whose decoded images the cache keeps.
-
-    Attributes:
-        sample: The cache's entry for the image.
-        content: The cached pixels, or the image file if the cache does not have them yet.
-        size: [height, width] of the decoded image, before the steps that follow.
-    """
-
-    sample: CachedSample
-    content: EncodedImage | NDArray[np.uint8]
-    size: tuple[int, int]
-
-
-Image = EncodedImage | CachedImage
-_UPRIGHT = 1
-"""The EXIF orientation of an image that is not turned."""
 _Bytes = NDArray[np.uint8]
 _Item = _Bytes | CachedSample | None
 """What was read of a sample at once: the bytes of a file, or its entry in the cache."""
-
-
-@dataclass(frozen=True)
-class FieldSamples:
-    """What was read of one field, for several samples. Without an object of Python for each header.
-
-    Attributes:
-        contents: The image, array or bytes of each sample; None for those that are not read. A
-            plain JPEG of a field that a step decodes is its bytes alone, if `DecoderChain.
-            read_plain_sizes` found its size.
-        sizes: [height, width] of each image or array, (N, 2); [0, 0] of what has none.
-    """
-
-    contents: list[Content | CachedImage | None]
-    sizes: NDArray[np.float64]
-
-    @classmethod
-    def of_unread(cls, count: int) -> "FieldSamples":
-        """Return an object for `count` samples, of which none is read."""
-        return cls([None] * count, np.zeros((count, 2)))
-
-    def put(self, rows: range, part: "FieldSamples") -> None:
-        """Put the samples of `part` in the place of the successive samples `rows`."""
-        self.contents[rows.start : rows.stop] = part.contents
-        self.sizes[rows.start : rows.stop] = part.sizes
-
-    def take(self, rows: range) -> list[Content | CachedImage | None]:
-        """Return the contents of successive samples, and drop them here."""
-        taken = self.contents[rows.start : rows.stop]
-        self.contents[rows.start : rows.stop] = [None] * len(rows)
-        return taken
-
-    def select(self, rows: Sequence[int]) -> "FieldSamples":
-        """Return the samples in `rows`, which are in order."""
-        if len(rows) == len(self.contents):
-            return self
-        return FieldSamples([self.contents[row] for row in rows], self.sizes[list(rows)])
-
-
-def find_size(content: Content | CachedImage) -> tuple[int, int]:
-    """Return [height, width] of an image or array; [0, 0] of what has none, such as bytes."""
-    if isinstance(content, Image):
-        return content.size
-    if isinstance(content, np.ndarray):
-        return content.shape[0], content.shape[1]
-    return (content.shape[-2], content.shape[-1]) if content.ndim > 2 else (0, 0)
-
-
-def find_orientation(content: Content | CachedImage | None) -> int:
-    """Return the EXIF orientation of an image file; UNKNOWN for what is no opened file."""
-    if isinstance(content, CachedImage):
-        content = content.content
-    if isinstance(content, EncodedImage):
-        return content.header.orientation
-    is_plain_jpeg = isinstance(content, np.ndarray) and content.ndim == 1
-    return _UPRIGHT if is_plain_jpeg else UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -127,30 +54,40 @@ class SampleReader:
     reads_only: bool
     maps: Mapping[str, MappedFiles]
 
+    def begin(self, ids: NDArray[np.int64]) -> dict[str, FieldSamples]:
+        """Return the samples of each field, of which none is read. `ids` are rows of the index."""
+        return {reader.name: reader.begin(ids) for reader in self._readers}
+
     def read(
-        self, ids: NDArray[np.int64], on_error: Callable[[int, Exception], None]
-    ) -> dict[str, FieldSamples]:
-        """Read samples; return each field of them. Samples that cannot be read stay unread.
+        self,
+        samples: Mapping[str, FieldSamples],
+        rows: range,
+        ids: NDArray[np.int64],
+        on_error: Callable[[int, Exception], None],
+    ) -> None:
+        """Read successive samples. Those that cannot be read stay unread.
 
         Args:
-            ids: Rows of the index.
+            samples: The result of `begin`.
+            rows: The positions of the samples.
+            ids: Their rows in the index.
             on_error: Called with the position of a sample that cannot be read, and the error.
         """
-        fields, left = {}, []
+        left = []
         for reader in self._readers:
-            fields[reader.name], items = reader.read_at_once(ids)
+            field = samples[reader.name]
+            items = reader.read_at_once(field, rows, ids)
             if items is not None:
-                left.append((reader, fields[reader.name], items))
+                left.append((reader, field, items))
         if left:
-            for n, id in enumerate(ids.tolist()):
+            for row, id, n in zip(rows, ids.tolist(), range(len(rows)), strict=True):
                 try:
                     for reader, field, items in left:
-                        if field.contents[n] is None:
+                        if not reader.has_read(field, row):
                             content = reader.read(id, items[n])
-                            field.contents[n], field.sizes[n] = content, find_size(content)
+                            field.contents[row], field.sizes[row] = content, find_size(content)
                 except Exception as e:
-                    on_error(n, e)
-        return fields
+                    on_error(row, e)
 
     def open(self, name: str, content: Content | CachedImage) -> Content | CachedImage:
         """Return a sample of a field as kernels of single samples take it: open a plain JPEG."""
@@ -202,15 +139,30 @@ class _FieldReader:
     decoders: DecoderChain
     maps: MappedFiles | None
 
-    def read_at_once(self, ids: NDArray[np.int64]) -> tuple[FieldSamples, Sequence[_Item] | None]:
-        """Read the field of all samples in one call, as far as that is possible.
+    def begin(self, ids: NDArray[np.int64]) -> FieldSamples:
+        """Return samples of which none is read."""
+        files = None
+        if self.options is not None and self.cache is None and self.decoders.accepts_plain_jpegs:
+            files = self.column.open_files(ids)
+        return FieldSamples.of_unread(len(ids), files)
+
+    def has_read(self, samples: FieldSamples, row: int) -> bool:
+        """Return whether a sample needs no further reading."""
+        is_plain = samples.files is not None and samples.sizes[row, 0] > 0
+        return is_plain or samples.contents[row] is not None
+
+    def read_at_once(
+        self, samples: FieldSamples, rows: range, ids: NDArray[np.int64]
+    ) -> Sequence[_Item] | None:
+        """Read successive samples in one call, as far as that is possible.
 
         Returns:
-            The samples, and what `read` needs for each of those that are unread: the bytes of its
-            file or its entry in the cache, or None if it was not read at once. None in place of the
-            items if no sample is unread.
+            What `read` needs for each of those that are unread: the bytes of its file or its entry
+            in the cache, or None if it was not read at once. None in place of the items if no
+            sample is unread.
         """
-        samples = FieldSamples.of_unread(len(ids))
+        if samples.files is not None:
+            return self._read_files(samples, samples.files, rows)
         items: Sequence[_Item] = [None] * len(ids)
         with suppress(Exception):  # reading the rows one by one raises the reason
             if self.cache is not None:
@@ -220,18 +172,32 @@ class _FieldReader:
             elif len(ids) > 1:
                 files = read_rows(self.column, ids)
                 if self.options is not None:
-                    return self._find_plain(files)
+                    part = self._find_plain(files)
+                    samples.put(rows, part)
+                    return None if part.sizes.all() else files
                 items = files
-        return samples, items
+        return items
 
-    def _find_plain(self, files: Sequence[_Bytes]) -> tuple[FieldSamples, Sequence[_Item] | None]:
-        """Return the samples whose files are plain JPEGs as read; see `read_at_once`."""
-        sizes = self.decoders.read_plain_sizes(files).astype(np.float64)
+    def _read_files(
+        self, samples: FieldSamples, files: FileSet, rows: range
+    ) -> Sequence[_Item] | None:
+        read = np.frombuffer(files.read(rows.start, rows.stop), np.int64).reshape(-1, 2)
+        sizes = samples.sizes[rows.start : rows.stop]
+        sizes[:] = self.decoders.limit_sizes(read)
         if sizes.all():
-            return FieldSamples(list(files), sizes), None
+            return None
+        others = [
+            files.take(row) if height == 0 else None
+            for row, height in zip(rows, sizes[:, 0].tolist(), strict=True)
+        ]
+        return [None if data is None else np.frombuffer(data, np.uint8) for data in others]
+
+    def _find_plain(self, files: Sequence[_Bytes]) -> FieldSamples:
+        """Return the samples whose files are plain JPEGs as read, and all others as unread."""
+        sizes = self.decoders.read_plain_sizes(files).astype(np.float64)
         are_plain = sizes[:, 0].astype(bool).tolist()
         pairs = zip(files, are_plain, strict=True)
-        return FieldSamples([file if is_plain else None for file, is_plain in pairs], sizes), files
+        return FieldSamples([file if is_plain else None for file, is_plain in pairs], sizes)
 
     def read(self, id: int, data: _Item = None) -> Content | CachedImage:
         """Return an array, an image, or the bytes of a file that no step decodes.

@@ -5,7 +5,7 @@ native program of a field on several samples in one call without the GIL: see `s
 share the scratch memory of the thread. Those that the native program cannot do run one by one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import EncodedImage
+from gpupipe.engines.cpu.field_samples import CachedImage, FieldSamples
 from gpupipe.engines.cpu.ops import DecodeOp, as_array, as_packed, scratch
-from gpupipe.engines.cpu.program import Content, Program, Stage, run_groups
-from gpupipe.engines.cpu.sample_reader import CachedImage, FieldSamples
-from gpupipe.engines.cpu.stages import create_native, run_native
+from gpupipe.engines.cpu.program import Content, Program, run_groups
+from gpupipe.engines.cpu.stages import Run, create_native, create_run, run_native
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime import tracing
 
-_MAX_PIXELS = 1 << 23
-"""About how many pixels one call processes. A batch that is cancelled waits for the call to end."""
-_ARRAYS = {np.ndarray}
+_NOT_NATIVE = b""
+"""The content of a sample on which no native program runs."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class SampleRunner:
     Attributes:
         pipeline: The fields, and their views.
         programs: The program of each field and view.
-        samples: The samples of each field. `run` drops their contents.
+        samples: The samples of each field. `run` drops the contents of those that run one by one.
         open: Returns a sample of a field as the program takes it: see SampleReader.open.
         cache: The decoded cache, or None.
         on_error: Called with the row of a sample that failed, and the error.
@@ -54,13 +53,13 @@ class SampleRunner:
     key: str
 
     @cached_property
-    def native(self) -> Mapping[str, Stage]:
+    def native(self) -> Mapping[str, Run]:
         """The native program of each field that has one, by field; none while a trace is recorded,
         so that each kernel is timed by itself.
 
         For a field of the decoded cache, it continues from the cached pixels.
         """
-        natives: dict[str, Stage] = {}
+        natives: dict[str, Run] = {}
         if not self.programs or tracing.is_recording():
             return natives
         for name in self.pipeline.fields:
@@ -68,54 +67,43 @@ class SampleRunner:
             with suppress(Exception):  # such as MemoryError: samples raise errors of their own
                 stage = create_native(self.programs[name].rest, views)
                 if stage is not None:
-                    natives[name] = stage
+                    field = self.samples[name]
+                    inputs = self._list_inputs(name, field)
+                    natives[name] = create_run(stage, inputs, field.files, field.positions)
         return natives
+
+    def cancel(self) -> None:
+        """Run no further sample of a native program."""
+        for run in self.__dict__.get("native", {}).values():
+            run.cancel()
 
     def run(self, rows: range) -> None:
         """Run the programs on successive samples of the batch."""
-        contents = {name: field.take(rows) for name, field in self.samples.items()}
-        alone = [name for name in contents if name not in self.native]
-        left: Sequence[int] = rows
-        if alone:
-            left = [
-                row
-                for n, row in enumerate(rows)
-                if not self.is_cancelled()
-                and self._run_alone(row, {name: contents[name][n] for name in alone})
-            ]
-        for part in self._split(left) if self.native else ():
+        alone = [name for name in self.samples if name not in self.native]
+        failed = set()
+        for row in rows if alone else ():
             if self.is_cancelled():
                 return
-            for name, stage in self.native.items():
-                of_field = contents[name]
-                if len(part) < len(rows):
-                    of_field = [of_field[row - rows.start] for row in part]
-                self._run_native(name, stage, part, of_field)
+            if not self._run_alone(row, alone):
+                failed.add(row)
+        for name, run in self.native.items():
+            if self.is_cancelled():
+                return
+            try:
+                undone = run_native(run, rows)
+            except Exception:  # such as MemoryError: samples that run alone raise their own errors
+                undone = list(rows)
+            for row in undone:
+                if row not in failed and not self._run_alone(row, [name]):
+                    failed.add(row)
 
-    @cached_property
-    def _pixels(self) -> list[float]:
-        """How many pixels each sample has in the fields with a native program."""
-        every = [self.samples[name].sizes.prod(1) for name in self.native]
-        pixels: list[float] = np.sum(every, 0).tolist()
-        return pixels
-
-    def _split(self, rows: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Split samples into parts of about _MAX_PIXELS pixels."""
-        first, pixels = 0, 0.0
-        for n, row in enumerate(rows):
-            pixels += self._pixels[row]
-            if pixels > _MAX_PIXELS:
-                yield rows[first : n + 1]
-                first, pixels = n + 1, 0.0
-        if first < len(rows):
-            yield rows[first:]
-
-    def _run_alone(self, row: int, contents: Mapping[str, Content | CachedImage | None]) -> bool:
+    def _run_alone(self, row: int, names: Sequence[str]) -> bool:
         """Run some fields of a sample; return whether none failed."""
         scratch.begin_sample()
         try:
             with tracing.span("sample", "loader", batch=self.key, row=row):
-                for name, content in contents.items():
+                for name in names:
+                    content = self.samples[name].take(row)
                     assert content is not None
                     self._run_field(name, self.open(name, content), row)
         except Exception as e:
@@ -123,43 +111,29 @@ class SampleRunner:
             return False
         return True
 
-    def _run_native(
-        self,
-        name: str,
-        stage: Stage,
-        rows: Sequence[int],
-        contents: Sequence[Content | CachedImage | None],
-    ) -> None:
-        """Run the native program of a field; run the samples that it cannot do one by one."""
-        able, inputs = rows, cast("Sequence[object]", contents)
-        if set(map(type, contents)) != _ARRAYS:
-            buffers = [self._find_native(name, content) for content in contents]
-            pairs = zip(rows, buffers, strict=True)
-            done_by = {row: buffer for row, buffer in pairs if buffer is not None}
-            able, inputs = list(done_by), list(done_by.values())
-        try:
-            failed = run_native(stage, able, inputs)
-        except Exception:  # such as MemoryError: samples that run alone raise their own errors
-            failed = list(range(len(able)))
-        if failed or len(able) < len(rows):
-            done = set(able).difference(able[n] for n in failed)
-            for row, content in zip(rows, contents, strict=True):
-                if row not in done:
-                    self._run_alone(row, {name: content})
+    def _list_inputs(self, name: str, field: FieldSamples) -> Sequence[object]:
+        """Return the content of each sample for a native program; None for those in files."""
+        contents, has_files = field.contents, field.files is not None
+        if has_files and contents.count(None) == len(contents):
+            return contents
+        return [
+            None if content is None and has_files else self._find_native(name, content)
+            for content in contents
+        ]
 
-    def _find_native(self, name: str, content: Content | CachedImage | None) -> object | None:
+    def _find_native(self, name: str, content: Content | CachedImage | None) -> object:
         """Return the buffer on which a native program runs: a file, or pixels.
 
-        Return None if there is none: the file is no plain JPEG, or must be rotated.
+        Return _NOT_NATIVE if there is none: the file is no plain JPEG, or must be rotated.
         """
         if isinstance(content, CachedImage):
-            return None if isinstance(content.content, EncodedImage) else content.content
+            return _NOT_NATIVE if isinstance(content.content, EncodedImage) else content.content
         if not isinstance(content, EncodedImage):
-            return None if content is None else as_array(content)
+            return _NOT_NATIVE if content is None else as_array(content)
         decode = self.programs[name].ops[0]
         assert isinstance(decode, DecodeOp)
         is_jpeg = isinstance(content.decoder, JpegWindow) and content.is_upright(decode.options)
-        return content.data if is_jpeg else None
+        return content.data if is_jpeg else _NOT_NATIVE
 
     def _run_field(self, name: str, content: Content | CachedImage, row: int) -> None:
         program = self.programs[name]

@@ -1,7 +1,8 @@
 """Native programs: all operations on a field, for a whole batch, in one object of the extension.
 
     once a batch       create_native(program, views) -> Stage, if each kernel has a stage
-    a part of a batch  run_native(stage, rows, contents) -> the rows that it cannot do
+                       create_run(stage, contents, files, positions) -> Run
+    a part of a batch  run_native(run, rows) -> the rows that it cannot do
 
 A Stage holds the parameters of one operation for all samples. It is a C++ object in a capsule: see
 native/stage.h. A program of stages runs on a sample without the GIL and without Python objects. The
@@ -10,7 +11,12 @@ raise the errors.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.dataset.reading import FileSet
 from gpupipe.engines.cpu.program import Group, Program, Stage
 from gpupipe.runtime.installation import find_extension
 
@@ -44,19 +50,37 @@ def create_native(groups: Sequence[Group], views: Sequence[Program]) -> Stage | 
     return Stage(_extension.program(stages))
 
 
-def run_native(stage: Stage, rows: Sequence[int], contents: Sequence[object]) -> list[int]:
-    """Run a stage on several samples in one call without the GIL, one after the other.
+class Run(Protocol):
+    """A native program on all samples of a batch."""
+
+    def run(self, begin: int, end: int) -> list[int]:
+        """Run it on rows `begin` to `end` - 1 without the GIL; return those it cannot do."""
+
+    def cancel(self) -> None:
+        """Run no further row, in no thread."""
+
+
+def create_run(
+    stage: Stage,
+    contents: Sequence[object],
+    files: FileSet | None,
+    positions: NDArray[np.int64] | None,
+) -> Run:
+    """Return the run of a stage.
 
     Args:
         stage: A native program.
-        rows: The row of each sample in the batch.
-        contents: The file or the pixels of each sample.
-
-    Returns:
-        The positions in `rows` of the samples that the stage cannot do.
+        contents: The file or the pixels of each sample; None for those in `files`.
+        files: Files that were read.
+        positions: The position in `files` of each sample, int64 (B,); None for 0 to B - 1.
     """
-    failed: list[int] = _extension.run_program(stage, rows, contents)
-    return failed
+    run: Run = _extension.create_run(stage, contents, files, positions)
+    return run
+
+
+def run_native(run: Run, rows: range) -> list[int]:
+    """Run a native program on successive samples; return the rows that it cannot do."""
+    return run.run(rows.start, rows.stop)
 
 
 def _have_stages(groups: Sequence[Group]) -> bool:

@@ -13,7 +13,7 @@ from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.ops import as_tensor
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.stages import create_native, create_program, run_native
+from gpupipe.engines.cpu.stages import create_native, create_program, create_run, run_native
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.batch_memory import BatchMemory
@@ -44,7 +44,7 @@ def flip(tracer: Tracer) -> None:
 def run_all(groups: Any, buffer: OutputBuffer, views: Any = ()) -> torch.Tensor:
     stage = create_native(groups, views)
     assert stage is not None
-    assert run_native(stage, [0, 1, 2], IMAGES) == []
+    assert run_native(create_run(stage, IMAGES, None, None), range(3)) == []
     return buffer.take([0, 1, 2])
 
 
@@ -121,4 +121,4 @@ def test_a_branch_without_a_stage_leaves_its_samples_to_python() -> None:
     tracer.switch(np.array([0, 1, 0]), [flip, lambda branch: branch.call_torch(torch.negative)])
     stage = create_native(tracer.program(buffer).groups, [])
     assert stage is not None
-    assert run_native(stage, [0, 1, 2], IMAGES) == [1]
+    assert run_native(create_run(stage, IMAGES, None, None), range(3)) == [1]
