@@ -226,6 +226,9 @@ def _batch(config: Config, index: Index) -> str:
     }[config.loader.shapes]
     equal = f"; no step fixes the size{of}, {rule}" if unequal else ""
     fields = [_field(config, name) for name in pipeline.outputs]
+    if config.loader.shapes == "padded" and config.loader.format == "dict":
+        for name in filter(pipeline.is_image_file, pipeline.outputs):
+            fields += [f"{name}_mask bool (B, H, W)", f"{name}_sizes int64 (B, 2)"]
     # Absent data have an index without samples. Boxes seldom come with a class of the sample.
     if index.has_labels and (len(index) or not pipeline.annotations):
         fields += [f"label {'float32 (B, classes)' if config.batch.uses_labels else 'int64 (B,)'}"]

@@ -240,7 +240,8 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
     other = f"gpupipe.{name} was built for another version of gpupipe: run {rebuild_command()}"
     if setting == "on":
         raise EngineError(f"{KERNELS_VARIABLE}=on, but {other}, or unset the variable")
-    warnings.warn(f"{other}; until then it is not used", stacklevel=2)
+    # The place of the warning is this line, not the many that ask: so it is shown once.
+    warnings.warn(f"{other}; until then it is not used", stacklevel=1)
     return None
 
 

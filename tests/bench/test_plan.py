@@ -141,7 +141,8 @@ def test_check_warns_of_boxes_that_nothing_drops(tmp_path: Path) -> None:
 def test_check_names_all_fields_of_a_batch_with_boxes(tmp_path: Path, targets: str) -> None:
     file = coco_files.write(tmp_path, coco_files.document())
     data = {"source": "coco", "root": str(tmp_path / "images"), "annotations": str(file)}
-    loader = {"targets": targets, "batch_size": 2, "device": "cpu"}
+    shapes = "padded" if targets == "padded" else "equal"
+    loader = {"targets": targets, "shapes": shapes, "batch_size": 2, "device": "cpu"}
     steps = ["decode", {"resize": {"size": [20, 30]}}]
     config = configs.read({"data": data, "pipeline": steps, "loader": loader})
     with create_loader(config) as created:
