@@ -258,6 +258,11 @@ def describe_error(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+def name_error(error: BaseException) -> str:
+    """Return the class and the message of an exception, for code that is not gpupipe's own."""
+    return f"{type(error).__name__}: {error}".strip().rstrip(":")
+
+
 def short(text: str, longest: int = _MAX_CHARS) -> str:
     """Cut a text to at most `longest` characters; a text that was cut ends in "..."."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

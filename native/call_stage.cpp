@@ -5,7 +5,7 @@
 //     request, answer            JSON, through two pipes
 //     output, planes             from the memory, to an image of interleaved pixels
 //
-// gpupipe/runtime/function_workers.py starts the processes and calls them by the same messages. A
+// gpupipe/runtime/function_pool.py starts the processes and calls them by the same messages. A
 // call that fails has another answer than the one expected. Python then calls the function again,
 // and raises its error.
 #include <poll.h>
@@ -115,7 +115,7 @@ struct Place {
 // The processes of a pool, and the pipe that holds the numbers of those that are free.
 class Processes {
  public:
-  // Reads (pool, free, done, pipes, memories, seconds): see FunctionWorkers.open_native.
+  // Reads (pool, free, done, pipes, memories, seconds): see FunctionPool.open_native.
   bool read(PyObject* tuple) {
     PyObject *pool, *pipes, *memories;
     double seconds;

@@ -101,7 +101,7 @@ PyMethodDef kMethods[] = {
     {"call_stage", call_stage, METH_VARARGS,
      "call_stage(processes, seeds, field, output) -> stage\n\n"
      "Call a function of the user's in one of several processes. `processes` is what "
-     "FunctionWorkers.open_native() returns, `seeds` int64 (B,), and `field` the name of the field "
+     "FunctionPool.open_native() returns, `seeds` int64 (B,), and `field` the name of the field "
      "as JSON. `output` is (channels, bytes of a value, height, width) of what it returns; a "
      "height of 0 stands for the size of the image."},
     {"crop_stage", crop_stage, METH_VARARGS,

@@ -10,7 +10,8 @@ SIDE = 96
 
 def draw_all() -> Iterator[tuple[str, bytes]]:
     """Yield the name and the JPEG of each step that has an example."""
-    from gpupipe.bench.gallery import draw_page, open_gallery
+    from gpupipe.bench.gallery import open_gallery
+    from gpupipe.bench.gallery_page import draw_page
 
     with open_gallery() as gallery:
         for name in list_drawn():

@@ -10,11 +10,11 @@ from gpupipe.albumentations_adapter.containers import CHOICES, UNFORCED
 from gpupipe.albumentations_adapter.counterparts import COUNTERPARTS
 from gpupipe.albumentations_adapter.items import as_one, is_on, make_item, without_on
 from gpupipe.config import to_plain_types
+from gpupipe.config.step_list import StepList
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema.document import Document, Loc
-from gpupipe.torchvision_adapter.adapter import StepList
 from gpupipe.torchvision_adapter.parameters import NoCounterpartError
 
 _NEWEST = (2, 0, 8)

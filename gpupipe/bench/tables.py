@@ -244,7 +244,7 @@ def annotations_table(rows: Iterable[AnnotationCount]) -> WordTable:
     return new_table("", "annotations", "count", "first", rows=cells)
 
 
-def findings_table(rows: Iterable[Any]) -> WordTable:
+def check_results_table(rows: Iterable[Any]) -> WordTable:
     """Return the table of `gpupipe doctor`."""
     table = new_table("", "", "found", "status", "what to do")
     for row in rows:

@@ -31,7 +31,6 @@ _BLOCKS_BESIDE = 3
 """Minimum number of tar blocks of a sample besides its image: two headers, and JSON."""
 _SUFFIX = re.compile("[0-9a-z]{1,8}")
 _MEMBER = re.compile("([0-9]{1,18})[.][0-9a-z]+")
-_CHUNK = 1 << 22
 _TABLE_HEADER = 128
 _TABLE_ROWS = 4
 
@@ -219,11 +218,8 @@ def hash_file(path: Path) -> str:
     Raises:
         OSError: The file cannot be read.
     """
-    digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as f:
-        while chunk := f.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(f, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def scan_tar(path: Path, rows: int) -> Table:

@@ -175,12 +175,12 @@ def doctor(as_json: AsJson = False) -> None:
     from gpupipe.bench import tables
     from gpupipe.doctor.checks import run_checks
 
-    findings = run_checks()
+    results = run_checks()
     if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        click.echo(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        console().print(tables.findings_table(findings))
-    if any(f.status == "problem" for f in findings):
+        console().print(tables.check_results_table(results))
+    if any(f.status == "problem" for f in results):
         sys.exit(1)
 
 

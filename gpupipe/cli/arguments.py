@@ -217,5 +217,4 @@ def _find_type(kind: Any, metadata: list[Any]) -> Any:
     if Path in kinds:
         is_file, is_folder = "FILE" in metadata, "DIRECTORY" in metadata
         return click.Path(dir_okay=not is_file, file_okay=not is_folder, path_type=Path)
-    # In Python 3.10, tuple[str, ...] is an instance of `type`, too.
-    return kind if isinstance(kind, type) and get_origin(kind) is None else str
+    return kind if isinstance(kind, type) else str

@@ -19,7 +19,8 @@ from gpupipe.errors import GpupipeError, counted, did_you_mean
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from gpupipe.bench.gallery import Gallery, StepPictures
+    from gpupipe.bench.gallery import Gallery
+    from gpupipe.bench.gallery_page import StepPictures
 
 _ALL = "all"
 
@@ -49,7 +50,8 @@ def gallery(
     step, and the page "all".
     """
     announce("drawing")
-    from gpupipe.bench.gallery import draw_page, open_gallery
+    from gpupipe.bench.gallery import open_gallery
+    from gpupipe.bench.gallery_page import draw_page
     from gpupipe.engines import registry
 
     if engine is not None:

@@ -1,7 +1,7 @@
 """Checks the machine, and reports each problem with advice.
 
 `software_checks`, `gpu_checks` and `checks` hold the checks. Their functions check_* query the
-machine; each of their pure functions judge_* turns answers into a `Finding`, by the rules of
+machine; each of their pure functions judge_* turns answers into a `CheckResult`, by the rules of
 `judge`. `checks.CHECKS` lists all checks. The command `gpupipe doctor` imports this folder. Start
 reading in checks.py.
 """
@@ -13,7 +13,7 @@ Status = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The result of one check of `gpupipe doctor`.
 
     Attributes:
@@ -31,8 +31,8 @@ class Finding:
 
 def judge(
     subject: str, observation: str, *rules: tuple[object, Status, str, str], advice: str = ""
-) -> Finding:
-    """Return the Finding of the first rule whose condition is true; "ok" if no rule applies.
+) -> CheckResult:
+    """Return the CheckResult of the first rule whose condition is true; "ok" if no rule applies.
 
     Example:
         >>> judge("cores", "1 usable", (cores < 2, "warning", "", "give the process 2 or more"))
@@ -41,10 +41,10 @@ def judge(
         subject: The checked part of the system.
         observation: The result of the check as text.
         *rules: Tuples (condition, status, observation, advice), tested in this order. If a
-            rule's observation is "", the Finding gets the argument `observation` instead.
-        advice: The advice of the Finding if no rule applies: an optional improvement, or "".
+            rule's observation is "", the CheckResult gets the argument `observation` instead.
+        advice: The advice of the CheckResult if no rule applies: an optional improvement, or "".
     """
     for condition, status, other, remedy in rules:
         if condition:
-            return Finding(subject, other or observation, status, remedy)
-    return Finding(subject, observation, advice=advice)
+            return CheckResult(subject, other or observation, status, remedy)
+    return CheckResult(subject, observation, advice=advice)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 
-from gpupipe.doctor import Finding, gpu_checks, judge, software_checks
+from gpupipe.doctor import CheckResult, gpu_checks, judge, software_checks
 from gpupipe.runtime.files import cache_dir
 from gpupipe.runtime.memory import read_meminfo
 from gpupipe.runtime.ranks import allowed_cores, cores
@@ -16,21 +16,21 @@ GIB = 2**30
 _MIN_FILES, _ENOUGH_FILES = 4096, 65536
 
 
-def run_checks() -> list[Finding]:
+def run_checks() -> list[CheckResult]:
     """Run all checks. Never raises; takes some seconds, and longer on machines with GPUs."""
-    return [finding for subject, check in CHECKS.items() for finding in run_check(subject, check)]
+    return [result for subject, check in CHECKS.items() for result in run_check(subject, check)]
 
 
-def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of a check; if it raises, yield a warning with the error."""
+def run_check(subject: str, check: Callable[[], Iterable[CheckResult]]) -> Iterator[CheckResult]:
+    """Yield the results of a check; if it raises, yield a warning with the error."""
     try:
         yield from check()
     except Exception as e:
         observation = f"could not be examined: {type(e).__name__}: {e}"
-        yield Finding(subject, observation, "warning", "please report this")
+        yield CheckResult(subject, observation, "warning", "please report this")
 
 
-def judge_cores(usable: int, allowed: int, all_of_them: int) -> Finding:
+def judge_cores(usable: int, allowed: int, all_of_them: int) -> CheckResult:
     """Judge how many cores this process may use.
 
     Args:
@@ -44,13 +44,13 @@ def judge_cores(usable: int, allowed: int, all_of_them: int) -> Finding:
     return judge("cores", observation, (usable < 2, "warning", "", advice))
 
 
-def _check_memory() -> Iterator[Finding]:
+def _check_memory() -> Iterator[CheckResult]:
     size = read_meminfo()
     limit = read_memory_limit(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
     yield judge_memory(size["MemTotal"], size["MemAvailable"], limit)
 
 
-def judge_memory(total: int, available: int, limit: int | None) -> Finding:
+def judge_memory(total: int, available: int, limit: int | None) -> CheckResult:
     """Judge the total and the available memory of the machine, in bytes.
 
     `limit` is the memory limit of the control group in bytes; None without a limit.
@@ -87,13 +87,13 @@ def read_memory_limit(membership: str, root: Path) -> int | None:
     return min(limits, default=None)
 
 
-def _check_shared_memory() -> Iterator[Finding]:
+def _check_shared_memory() -> Iterator[CheckResult]:
     if Path("/dev/shm").is_dir():
         disk = shutil.disk_usage("/dev/shm")
         yield judge_shared_memory(disk.total, disk.free)
 
 
-def judge_shared_memory(size: int, free: int) -> Finding:
+def judge_shared_memory(size: int, free: int) -> CheckResult:
     """Judge the size and free space of /dev/shm in bytes."""
     observation = f"{size / GIB:.1f} GiB, {free / GIB:.1f} GiB free (/dev/shm)"
     advice = (
@@ -103,7 +103,7 @@ def judge_shared_memory(size: int, free: int) -> Finding:
     return judge("shared memory", observation, (free < GIB, "warning", "", advice))
 
 
-def judge_open_files(soft: int, hard: int) -> Finding:
+def judge_open_files(soft: int, hard: int) -> CheckResult:
     """Judge the soft and hard limits of RLIMIT_NOFILE. A negative number means no limit."""
     limits = ("no limit" if soft < 0 else soft, "none" if hard < 0 else hard)
     needs_root = (
@@ -120,7 +120,7 @@ def judge_open_files(soft: int, hard: int) -> Finding:
     )
 
 
-def _check_cache_folder() -> Iterator[Finding]:
+def _check_cache_folder() -> Iterator[CheckResult]:
     """Check the cache folder by writing a file.
 
     Permission bits would not reveal a read-only file system.
@@ -135,7 +135,7 @@ def _check_cache_folder() -> Iterator[Finding]:
         yield judge_cache_folder(folder, 0, str(e))
 
 
-def judge_cache_folder(folder: Path, free: int, error: str) -> Finding:
+def judge_cache_folder(folder: Path, free: int, error: str) -> CheckResult:
     """Judge the cache folder by its free bytes, and by `error`.
 
     `error` is the message if a file could not be written there, else "".
@@ -149,7 +149,7 @@ def judge_cache_folder(folder: Path, free: int, error: str) -> Finding:
     )
 
 
-CHECKS: dict[str, Callable[[], Iterable[Finding]]] = {
+CHECKS: dict[str, Callable[[], Iterable[CheckResult]]] = {
     "gpupipe": software_checks.check_python,
     "packages": software_checks.check_packages,
     "extras": software_checks.check_extras,

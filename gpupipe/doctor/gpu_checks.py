@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpupipe.doctor import Finding, judge
+from gpupipe.doctor import CheckResult, judge
 from gpupipe.doctor.software_checks import dali_packages
 from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome, jpeg_engines, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
@@ -37,12 +37,12 @@ def _torch_cuda() -> tuple[str | None, str]:
     return torch.version.cuda, ""
 
 
-def check_cuda() -> Iterator[Finding]:
+def check_cuda() -> Iterator[CheckResult]:
     """Report the CUDA versions that torch and DALI are built for."""
     yield judge_cuda(*_torch_cuda(), _dali_cuda())
 
 
-def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> Finding:
+def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> CheckResult:
     """Report the CUDA versions of torch and DALI; it is a problem if torch cannot be imported.
 
     Args:
@@ -59,7 +59,7 @@ def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int
     )
 
 
-def check_driver() -> Iterator[Finding]:
+def check_driver() -> Iterator[CheckResult]:
     """Check whether the driver is new enough for torch and DALI."""
     needs = {"torch": parse_release(_torch_cuda()[0] or ""), "DALI": _dali_cuda()}
     majors = {package: versions[0] for package, versions in needs.items() if versions}
@@ -75,7 +75,9 @@ def _has_card_on_bus() -> bool:
     )
 
 
-def judge_driver(installed: Driver | None, needs: Mapping[str, int], card_on_bus: bool) -> Finding:
+def judge_driver(
+    installed: Driver | None, needs: Mapping[str, int], card_on_bus: bool
+) -> CheckResult:
     """Judge whether the driver is new enough.
 
     Args:
@@ -113,7 +115,7 @@ def runs_cuda(installed: Driver, major: int) -> bool:
     return not number or number >= (DRIVERS.get(major, 0),)
 
 
-def check_gpus() -> Iterator[Finding]:
+def check_gpus() -> Iterator[CheckResult]:
     """Check whether torch sees the GPUs, and then check each GPU."""
     torch_cuda, error = _torch_cuda()
     if error:
@@ -125,16 +127,16 @@ def check_gpus() -> Iterator[Finding]:
     warning = str(torch_warnings[-1].message) if torch_warnings else ""
     yield judge_gpus(driver.cards if driver else (), torch_cuda, seen, hidden, warning)
     if not seen:
-        yield Finding("hardware JPEG decoder", "none without a GPU: the CPU decodes")
-        yield Finding("region-of-interest decoding", "on the CPU, where it works")
+        yield CheckResult("hardware JPEG decoder", "none without a GPU: the CPU decodes")
+        yield CheckResult("region-of-interest decoding", "on the CPU, where it works")
     with ThreadPoolExecutor(_PROBES_AT_ONCE) as pool:
-        for findings in pool.map(_check_gpu, range(seen)):
-            yield from findings
+        for results in pool.map(_check_gpu, range(seen)):
+            yield from results
 
 
 def judge_gpus(
     cards: Sequence[str], torch_cuda: str | None, seen: int, setting: str | None, torch_warning: str
-) -> Finding:
+) -> CheckResult:
     """Judge whether torch sees the GPUs.
 
     Args:
@@ -160,24 +162,24 @@ def judge_gpus(
     )
 
 
-def _check_gpu(number: int) -> list[Finding]:
+def _check_gpu(number: int) -> list[CheckResult]:
     """Check the GPU that has this number in torch."""
     import torch
 
     capability, gpu = torch.cuda.get_device_capability(number), f"GPU {number}"
     name = torch.cuda.get_device_name(number)
-    findings = [judge_card(number, name, capability, _compute_error(number))]
+    results = [judge_card(number, name, capability, _compute_error(number))]
     if dali_packages():
         outcome, nvjpeg = probe(number), installed_version(*NVJPEG)
-        findings.append(judge_decoding(f"{gpu}: DALI", outcome))
+        results.append(judge_decoding(f"{gpu}: DALI", outcome))
         if outcome.decode:
             region = judge_region_decoding(f"{gpu}: region-of-interest decoding", outcome)
-            findings.append(region)
+            results.append(region)
         driver, command = find_driver(), install_command("cuda13")
         damaged = f"{gpu}: damaged JPEGs"
-        findings.append(judge_damaged_jpegs(damaged, nvjpeg, capability, driver, command))
+        results.append(judge_damaged_jpegs(damaged, nvjpeg, capability, driver, command))
     hardware = f"{gpu}: hardware JPEG decoder"
-    return [*findings, judge_jpeg_decoder(hardware, jpeg_engines(number), capability)]
+    return [*results, judge_jpeg_decoder(hardware, jpeg_engines(number), capability)]
 
 
 def _compute_error(number: int) -> str:
@@ -194,7 +196,7 @@ def _compute_error(number: int) -> str:
     return ""
 
 
-def judge_card(number: int, name: str, capability: tuple[int, int], error: str) -> Finding:
+def judge_card(number: int, name: str, capability: tuple[int, int], error: str) -> CheckResult:
     """Judge one GPU; `error` is torch's message if torch cannot compute on it, or ""."""
     observation = f"{name}, compute capability {capability[0]}.{capability[1]}"
     failure = f"{observation}; torch cannot compute on it: {error}"
@@ -202,13 +204,13 @@ def judge_card(number: int, name: str, capability: tuple[int, int], error: str) 
     return judge(f"GPU {number}", observation, (error, "problem", failure, advice))
 
 
-def check_cpu_decoding() -> Iterator[Finding]:
+def check_cpu_decoding() -> Iterator[CheckResult]:
     """Check that DALI, if it is installed, decodes images on the CPU."""
     if dali_packages():
         yield judge_decoding("DALI on the CPU", probe(None))
 
 
-def judge_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
+def judge_decoding(subject: str, outcome: ProbeOutcome) -> CheckResult:
     """Judge whether DALI runs and decodes whole images on a device."""
     failure = "cannot decode a JPEG image" if outcome.pipeline else "cannot run a pipeline"
     advice = (
@@ -222,7 +224,7 @@ def judge_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
     )
 
 
-def judge_region_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
+def judge_region_decoding(subject: str, outcome: ProbeOutcome) -> CheckResult:
     """Judge whether DALI decodes regions of images on a GPU."""
     failure = f"not used: {outcome.reason}"
     advice = "nothing to do: gpupipe decodes whole images there, then crops"
@@ -235,7 +237,7 @@ def judge_damaged_jpegs(
     capability: tuple[int, int],
     driver: Driver | None,
     cuda13_command: str,
-) -> Finding:
+) -> CheckResult:
     """Judge whether a damaged JPEG may crash nvJPEG, and advise CUDA 13 where it runs.
 
     The release notes of nvJPEG 13.0 say that it no longer crashes when it decodes malformed or
@@ -243,7 +245,7 @@ def judge_damaged_jpegs(
     CUDA 13.
 
     Args:
-        subject: The subject of the finding, such as "GPU 0: damaged JPEGs".
+        subject: The subject of the result, such as "GPU 0: damaged JPEGs".
         nvjpeg: nvJPEG's version; None if it is not installed.
         capability: The GPU's compute capability.
         driver: The driver; None if it does not answer.
@@ -275,7 +277,9 @@ def guess_jpeg_hardware(capability: tuple[int, int]) -> str:
     return "unknown" if capability >= (8, 7) else "likely none"
 
 
-def judge_jpeg_decoder(subject: str, engines: JpegEngines, capability: tuple[int, int]) -> Finding:
+def judge_jpeg_decoder(
+    subject: str, engines: JpegEngines, capability: tuple[int, int]
+) -> CheckResult:
     """Report how many JPEG engines nvJPEG counts; without a count, guess by compute capability."""
     counted = f"engines: {engines.number}, cores in each: {engines.cores}"
     estimate = (

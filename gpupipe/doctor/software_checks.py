@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 
-from gpupipe.doctor import Finding, judge
+from gpupipe.doctor import CheckResult, judge
 from gpupipe.runtime.devices import find_driver
 from gpupipe.runtime.installation import (
     KERNELS_VARIABLE,
@@ -46,15 +46,15 @@ EXTRAS = {
 """The feature that needs the packages of each extra."""
 
 
-def check_python() -> Iterator[Finding]:
+def check_python() -> Iterator[CheckResult]:
     """Report the version of gpupipe, and check the version of Python."""
     copy = find_distribution()
     version = copy.version if copy else "not installed, run from its folder"
-    yield Finding("gpupipe", f"{version} on {platform.platform()}")
+    yield CheckResult("gpupipe", f"{version} on {platform.platform()}")
     yield judge_python(sys.version_info[:3])
 
 
-def judge_python(version: tuple[int, ...]) -> Finding:
+def judge_python(version: tuple[int, ...]) -> CheckResult:
     """Judge the Python version, (major, minor, micro)."""
     observation = ".".join(map(str, version))
     advice = "make a virtual environment with Python 3.11 to 3.13"
@@ -62,7 +62,7 @@ def judge_python(version: tuple[int, ...]) -> Finding:
     return judge("Python", observation, (is_other, "problem", "", advice))
 
 
-def check_packages() -> Iterator[Finding]:
+def check_packages() -> Iterator[CheckResult]:
     """Check the versions of torch, torchvision and DALI, without importing them."""
     torch, torchvision = installed_version("torch"), installed_version("torchvision")
     yield judge_package("torch", torch)
@@ -83,7 +83,7 @@ def dali_packages() -> dict[str, str]:
     return {name: version for name, version in versions.items() if is_dali(name)}
 
 
-def judge_package(name: str, version: str | None) -> Finding:
+def judge_package(name: str, version: str | None) -> CheckResult:
     """Judge the version of torch, torchvision or a DALI package; None means not installed."""
     is_dali = name.startswith("nvidia-dali")
     lowest = NEEDS["nvidia-dali-cuda120" if is_dali else name]
@@ -99,7 +99,7 @@ def judge_package(name: str, version: str | None) -> Finding:
 
 def judge_torch_pair(
     torchvision_requires: Sequence[str], torch_version: str | None
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Yield a problem if the installed torch does not meet torchvision's requirements.
 
     Args:
@@ -113,30 +113,30 @@ def judge_torch_pair(
         if there and (there < wanted or (sign == "==" and there != wanted)):
             observation = f"is for torch {sign}{lowest}, and torch is {torch_version}"
             advice = "pip install --upgrade torch torchvision, in one go"
-            yield Finding("torchvision", observation, "problem", advice)
+            yield CheckResult("torchvision", observation, "problem", advice)
 
 
-def judge_dali(packages: Mapping[str, str], has_gpu: bool) -> Finding:
+def judge_dali(packages: Mapping[str, str], has_gpu: bool) -> CheckResult:
     """Judge the installed DALI packages. `packages` maps their names to their versions.
 
     Two packages are a problem, because they overwrite each other's files. Without a GPU, none is
     needed, since `engine: auto` then does not need DALI.
     """
     if not packages and not has_gpu:
-        return Finding("DALI", "not installed, and not needed without a GPU")
+        return CheckResult("DALI", "not installed, and not needed without a GPU")
     if len(packages) > 1:
         observation = f"{len(packages)} of them, over each other's files: {', '.join(packages)}"
         advice = (
             f"uninstall all and install one: pip uninstall -y {' '.join(packages)}; pip install "
             "nvidia-dali-cuda120"
         )
-        return Finding("DALI", observation, "problem", advice)
+        return CheckResult("DALI", observation, "problem", advice)
     name, version = next(iter(packages.items()), ("nvidia-dali-cuda120", None))
     package = judge_package(name, version)
-    return Finding("DALI", f"{package.observation} ({name})", package.status, package.advice)
+    return CheckResult("DALI", f"{package.observation} ({name})", package.status, package.advice)
 
 
-def check_extras() -> Iterator[Finding]:
+def check_extras() -> Iterator[CheckResult]:
     """Report the installed packages of the extras, and the extras that are not complete."""
     copy = find_distribution()
     requirements = (copy and copy.requires) or []  # [] if gpupipe is not installed
@@ -151,8 +151,8 @@ def check_extras() -> Iterator[Finding]:
 
 def judge_extras(
     extras: Mapping[str, Mapping[str, str | None]], install: Callable[[str], str]
-) -> Iterator[Finding]:
-    """Yield a Finding for each complete extra, and one for all others, which are no problem.
+) -> Iterator[CheckResult]:
+    """Yield a CheckResult for each complete extra, and one for all others, which are no problem.
 
     Args:
         extras: For each extra in gpupipe's metadata the version of each package that it requires;
@@ -166,13 +166,13 @@ def judge_extras(
             missing[extra] = f"{extra} ({names}: for {EXTRAS[extra]})"
         else:
             versions = ", ".join(f"{name} {version}" for name, version in packages.items())
-            yield Finding(f"extra {extra}", versions)
+            yield CheckResult(f"extra {extra}", versions)
     if missing:
         advice = f"leave out those that you do not use: {install(','.join(missing))}"
-        yield Finding("missing extras", ", ".join(missing.values()), "ok", advice)
+        yield CheckResult("missing extras", ", ".join(missing.values()), "ok", advice)
 
 
-def check_extensions() -> Iterator[Finding]:
+def check_extensions() -> Iterator[CheckResult]:
     """Report whether the C++ extensions are built."""
     kernels, jpeg = find_extension("_kernels"), find_extension("_jpeg")
     is_off, rebuild = os.environ.get(KERNELS_VARIABLE) == "off", rebuild_command()
@@ -180,7 +180,7 @@ def check_extensions() -> Iterator[Finding]:
     yield judge_region_decoding(jpeg is not None, is_off, rebuild)
 
 
-def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) -> Finding:
+def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) -> CheckResult:
     """Report whether the C++ kernels of `engine: cpu` are built. The engine runs without them, too.
 
     Args:
@@ -199,7 +199,7 @@ def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) ->
     )
 
 
-def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> Finding:
+def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> CheckResult:
     """Report whether `engine: cpu` can decode a region of a JPEG. The engine runs without it, too.
 
     Args:
@@ -220,7 +220,7 @@ def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> Finding
 
 def _judge_extension(
     subject: str, purpose: str, component: str, is_off: bool, advice: str
-) -> Finding:
+) -> CheckResult:
     """Report whether a C++ extension is built.
 
     `component` is what the extension uses; "" if the extension is off or not built.

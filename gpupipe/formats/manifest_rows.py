@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, did_you_mean, shown
-from gpupipe.formats import arrow_columns, arrow_lists, arrow_values
+from gpupipe.formats import arrow_columns
+from gpupipe.formats.arrow_values import LabelsAndValues, read_numbers, read_texts
 from gpupipe.formats.list_values import ListPlace, ListValues
 from gpupipe.runtime.installation import install_command
 
@@ -171,12 +172,13 @@ def read_parquet(name: str, f: BinaryIO, wanted: ManifestColumns) -> ManifestRow
 def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> None:
     header = table.schema_arrow.names
     wanted = check_header(header, wanted, rows.name)
+    others = LabelsAndValues(wanted.label, wanted.values, wanted.lists)
     rest = wanted.list_rest(header)
     needed = [*wanted.paths.values(), *wanted.values.values(), wanted.label, wanted.weight]
     needed = [column for column in needed if column is not None]
-    rest += [arrow_lists.find_top_column(header, path) for path, *_ in wanted.lists.values()]
+    every = dict.fromkeys([*needed, *rest, *others.find_columns(header)])
     # pyarrow's threads would still exist when the DataLoader forks its workers.
-    columns = table.read(columns=list(dict.fromkeys([*needed, *rest])), use_threads=False)
+    columns = table.read(columns=list(every), use_threads=False)
     for column in needed:
         if columns.column(column).null_count:
             row = columns.column(column).is_null().to_pylist().index(True)
@@ -185,21 +187,13 @@ def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> No
                 "the row"
             )
     rows.paths = {
-        name: arrow_values.read_texts(columns.column(column), column)
-        for name, column in wanted.paths.items()
+        name: read_texts(columns.column(column), column) for name, column in wanted.paths.items()
     }
-    if wanted.label is not None:
-        labels = arrow_values.read_labels(columns.column(wanted.label), wanted.label)
-        rows.labels = list(map(str, labels))
-    rows.values = {
-        name: arrow_values.read_numbers(columns.column(column), column)
-        for name, column in wanted.values.items()
-    }
+    others.add(columns)
+    rows.labels = [str(label) for labels in others.labels for label in labels]
+    rows.values, rows.lists = others.join_values(), others.join_lists()
     if wanted.weight is not None:
         weights = columns.column(wanted.weight)
-        rows.weights = arrow_values.read_numbers(weights, wanted.weight, "numbers")
-    rows.lists = {
-        name: arrow_lists.read_arrow_lists(columns, *place) for name, place in wanted.lists.items()
-    }
+        rows.weights = read_numbers(weights, wanted.weight, "numbers")
     if wanted.keeps_rest:
         rows.rest = columns.select(rest).to_pylist() if rest else [{} for _ in range(len(rows))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,7 +48,9 @@ def describe(scan: Scan) -> dict[str, Any]:
             **{name: _count_sides(side) for name, side in sides.items()},
             "width : height": _count_bins(widths / heights, _ASPECTS, _ASPECT_NAMES),
             "format": _count_names(name.decode() for name in known["format"].tolist()),
-            "channels and depth": _count_names(map(_describe_depth, known.tolist())),
+            "channels and depth": _count_names(
+                map(_describe_depth, known[["channels", "depth"]].tolist())
+            ),
             "class": _count_classes(scan),
         },
     }
@@ -81,15 +84,12 @@ def _count_sides(sides: NDArray[np.int64]) -> Counts:
 
 def _count_names(names: Iterable[str]) -> Counts:
     """Count names, the most frequent first."""
-    every, counts = np.unique(np.array([*names, ""]), return_counts=True)
-    pairs = zip(every.tolist(), counts.tolist(), strict=True)
-    return sorted(((name, n) for name, n in pairs if name), key=lambda pair: (-pair[1], pair[0]))
+    return Counter(sorted(filter(None, names))).most_common()
 
 
-def _describe_depth(facts: tuple[Any, ...]) -> str:
-    named = dict(zip(("format", "height", "width", "channels", "depth"), facts, strict=False))
-    depth = f"{named['depth']} bits" if named["depth"] else "bits not stated"
-    return f"{named['channels'] or 'unknown'} x {depth}"
+def _describe_depth(facts: tuple[int, int]) -> str:
+    channels, depth = facts
+    return f"{channels or 'unknown'} x {f'{depth} bits' if depth else 'bits not stated'}"
 
 
 def _count_classes(scan: Scan) -> Counts:

@@ -270,6 +270,27 @@ def check_fill(fill: tuple[float, ...], input_spec: Spec, name: str = "fill") ->
     return input_spec
 
 
+def erase_with(value: tuple[float, ...], input_spec: Spec, name: str) -> Spec:
+    """Return the spec of an image some of whose pixels become `value`, as it is.
+
+    Args:
+        value: The parameter's value: one number, or one per channel.
+        input_spec: The step's input.
+        name: The parameter's name, for the message.
+
+    Raises:
+        StepIncompatibleError: The input is no image, or cannot hold the value.
+    """
+    check_fill(value, check_picture(input_spec), name)
+    part = next((n for n in value if not n.is_integer()), None)
+    if part is not None and input_spec.dtype == "uint8":
+        raise StepIncompatibleError(
+            f"{name} is {part:g}, but uint8 holds whole numbers from 0 to 255: write one of them, "
+            "or 'to_dtype: {dtype: float32, scale: true}' before it"
+        )
+    return add_fill(value, input_spec)
+
+
 def add_fill(fill: tuple[float, ...], spec: Spec) -> Spec:
     """Return the spec of an image after a border of the value `fill` was added.
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from gpupipe.protocol.batch_bytes import MalformedMessage, Slot
 
 NAME = "gpupipe"
-_SEALS = 0x0001 | 0x0002  # F_SEAL_SEAL, F_SEAL_SHRINK: Python 3.10 has no names for them
+_SEALS = 0x0001 | 0x0002  # F_SEAL_SEAL, F_SEAL_SHRINK: old headers have no names
 _ADD_SEALS = 1033
 _PAGE = mmap.PAGESIZE
 

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpupipe.errors import EngineError, GpupipeError, StepError
+from gpupipe.errors import EngineError, GpupipeError, StepError, name_error
 from gpupipe.runtime.registry import BATCH_STEP_GROUP, STEP_GROUP, list_entries
 
 _OWN_PACKAGE = __name__.partition(".")[0]
@@ -135,9 +135,10 @@ def step_failed(step: str, cls: type, where: str, call: str, error: Exception) -
         call: The method that raised, such as "torch()".
         error: The exception.
     """
-    reason = f"{type(error).__name__}: {error}".strip().rstrip(":")
     text = "".join(traceback.format_exception(error))
-    return StepError(f"{_describe_step(step, cls, where)}: its {call} raised {reason}", text)
+    return StepError(
+        f"{_describe_step(step, cls, where)}: its {call} raised {name_error(error)}", text
+    )
 
 
 def step_wrong(step: str, cls: type, where: str, fault: str) -> StepError:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpupipe.errors import name_error
 from gpupipe.runtime.failures import machine_failure
 
 _FAILURES: deque[Exception] = deque(maxlen=1)
@@ -49,10 +50,9 @@ def explain_failure(
     """
     if isinstance(error, CallFailedError):
         return error
-    reason = f"{type(error).__name__}: {error}".strip().rstrip(":")
     line = find_line(traceback.extract_tb(error.__traceback__))
     return CallFailedError(
-        f"raised {reason}{line}",
+        f"raised {name_error(error)}{line}",
         "".join(traceback.format_exception(error)),
         str(error),
         [_name(kind) for kind in type(error).__mro__],

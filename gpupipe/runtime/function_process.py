@@ -20,8 +20,9 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpupipe.runtime.function_child import STACK_SIGNAL
 from gpupipe.runtime.function_failures import CallFailedError
-from gpupipe.runtime.function_worker import STACK_SIGNAL, SharedTensors
+from gpupipe.runtime.shared_tensors import SharedTensors
 from gpupipe.runtime.user_functions import FunctionMissingError, find_function
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from gpupipe.runtime.function_worker import serve; serve()"
+    "from gpupipe.runtime.function_child import serve; serve()"
 )
 _SECONDS_TO_START = 600
 """The import of the module, and the construction of a class, which may load a model."""
@@ -78,6 +79,10 @@ class FunctionProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     @property
     def pipes(self) -> tuple[int, int]:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpupipe.errors import name_error
 from gpupipe.runtime.function_draws import check_call
 from gpupipe.runtime.function_failures import CallFailedError
 
@@ -96,7 +97,9 @@ def _create(call: Any, args: Mapping[str, Any], folder: Path | None) -> UserFunc
         made: Any = function(**args)
         return UserFunction(made, describe(function), {})
     except Exception as e:
-        raise FunctionMissingError(f"{describe(function)} cannot be constructed: {_tell(e)}") from e
+        raise FunctionMissingError(
+            f"{describe(function)} cannot be constructed: {name_error(e)}"
+        ) from e
 
 
 def import_object(path: str, folder: Path | None) -> Any:
@@ -139,16 +142,12 @@ def _import_module(name: str, folder: Path | None) -> Any:
         place = f"beside the YAML ({folder}) or " if folder is not None else ""
         advice = f": it must be {place}on Python's path" if isinstance(e, ImportError) else ""
         raise FunctionMissingError(
-            f"the module {name} cannot be imported, {_tell(e)}{advice}"
+            f"the module {name} cannot be imported, {name_error(e)}{advice}"
         ) from e
     finally:
         if is_new:  # what it imports later lies there, too, but shadows no other module
             sys.path.remove(where)
             sys.path.append(where)
-
-
-def _tell(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip().rstrip(":")
 
 
 def name_function(call: Any) -> str:

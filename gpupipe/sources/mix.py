@@ -24,7 +24,7 @@ _OF_ALL = tuple(Source.model_fields)
 """Options that a part cannot set: the mix sets them for all parts."""
 
 
-class Part(pydantic.BaseModel):
+class MixPart(pydantic.BaseModel):
     """A source that is mixed with others.
 
     Attributes:
@@ -41,11 +41,11 @@ class Part(pydantic.BaseModel):
 
 
 def _build_part(options: Any, info: pydantic.ValidationInfo) -> Any:
-    """Build a Part from {source: NAME, weight: NUMBER, ...}; return a Part unchanged.
+    """Build a MixPart from {source: NAME, weight: NUMBER, ...}; return a MixPart unchanged.
 
     Raises ValueError if the options are invalid.
     """
-    if isinstance(options, Part):
+    if isinstance(options, MixPart):
         return options
     if not isinstance(options, dict) or not isinstance(options.get("source"), str):
         raise ValueError("should be a source, such as {source: folder, root: PATH, weight: 2}")
@@ -61,7 +61,7 @@ def _build_part(options: Any, info: pydantic.ValidationInfo) -> Any:
         if issubclass(model, Growing):
             raise ValueError(f"'{name}' has other samples in each epoch, so it cannot be mixed")
         part = {"source_name": name, "source": model.model_validate(rest, context=info.context)}
-        return Part.model_validate(part | {k: v for k, v in options.items() if k == "weight"})
+        return MixPart.model_validate(part | {k: v for k, v in options.items() if k == "weight"})
     except LookupError as e:
         raise ValueError(e.args[0]) from e
     except pydantic.ValidationError as e:
@@ -82,7 +82,7 @@ _PART_SCHEMA = {
     "required": ["source"],
 }
 
-_Part = Annotated[Part, BeforeValidator(_build_part), WithJsonSchema(_PART_SCHEMA)]
+_Part = Annotated[MixPart, BeforeValidator(_build_part), WithJsonSchema(_PART_SCHEMA)]
 
 
 class Mix(Source):

@@ -6,16 +6,8 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from gpupipe.pipeline.geometry import draw_between
-from gpupipe.pipeline.spec_checks import add_fill, check_decoded, check_fill, check_picture
-from gpupipe.pipeline.step import (
-    Params,
-    Primitives,
-    Sampled,
-    Spec,
-    Step,
-    StepIncompatibleError,
-    Uniforms,
-)
+from gpupipe.pipeline.spec_checks import check_decoded, erase_with
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, Uniforms
 from gpupipe.runtime.memory import to_device
 from gpupipe.schema.field_types import (
     ORDERED,
@@ -104,14 +96,7 @@ class CoarseDropout(Step):
     def infer_spec(self, input_spec: Spec) -> Spec:
         if not self.p:
             return check_decoded(input_spec)
-        check_fill(self.fill, check_picture(input_spec))
-        parts = [n for n in self.fill if not n.is_integer()]
-        if parts and input_spec.dtype == "uint8":
-            raise StepIncompatibleError(
-                f"fill is {parts[0]:g}, but uint8 holds whole numbers from 0 to 255: write one of "
-                "them, or 'to_dtype: {dtype: float32, scale: true}' before it"
-            )
-        return add_fill(self.fill, input_spec)
+        return erase_with(self.fill, input_spec, "fill")
 
     def holes(self, p: Params, size: Any) -> tuple[Any, Any]:
         """Return [top, left] and [height, width] of the holes in pixels, (..., N, 2) each.

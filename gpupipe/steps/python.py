@@ -32,7 +32,7 @@ from gpupipe.runtime.function_draws import (
     split_seeds,
 )
 from gpupipe.runtime.function_failures import explain_failure, record_failure
-from gpupipe.runtime.function_workers import FunctionWorkers, ProcessCall
+from gpupipe.runtime.function_pool import FunctionPool, ProcessCall
 from gpupipe.runtime.user_functions import (
     FunctionMissingError,
     UserCall,
@@ -89,7 +89,7 @@ class Python(Step):
     _where: str = PrivateAttr("")
     _field: str = PrivateAttr("image")
     _is_on_several: bool = PrivateAttr(False)
-    _workers: FunctionWorkers | None = PrivateAttr(None)
+    _pool: FunctionPool | None = PrivateAttr(None)
     _input: Spec | None = PrivateAttr(None)
     _output: Spec | None = PrivateAttr(None)
     """What the function returns; None until `resolve`."""
@@ -101,7 +101,7 @@ class Python(Step):
         on = context.get("on", ())
         self._field, self._is_on_several = next(iter(on), "image"), len(on) > 1
         if self.workers:
-            self._workers = FunctionWorkers(
+            self._pool = FunctionPool(
                 self.call, self.args, self._folder, self.workers, self.timeout
             )
         return self
@@ -151,8 +151,8 @@ class Python(Step):
         output = self._output
         size = output.size if self._changes_size else None
         run: Any = self._run
-        if self._workers is not None:
-            run = ProcessCall(run, self._workers, self._field, output.dtype, output.channels, size)
+        if self._pool is not None:
+            run = ProcessCall(run, self._pool, self._field, output.dtype, output.channels, size)
         image.call_torch(run, p["seed"], size=size)
 
     def torch(self, image: Any, p: Params) -> Any:
@@ -180,8 +180,8 @@ class Python(Step):
         return self._run(draw_images(self._input)[0], (0, 0))
 
     def release(self) -> None:
-        if self._workers is not None:
-            self._workers.close()
+        if self._pool is not None:
+            self._pool.close()
 
     def _find(self) -> UserFunction:
         """Return the function; raise StepIncompatibleError if there is none that can be called."""
@@ -229,10 +229,10 @@ class Python(Step):
 
         number = int(join_seeds(seed))
         try:
-            if self._workers is None:
+            if self._pool is None:
                 own = image.clone(memory_format=torch.contiguous_format)
                 return function(own, self._field, number)
-            call = partial(self._workers.call, field=self._field, seed=number)
+            call = partial(self._pool.call, field=self._field, seed=number)
             return check_call(function.name, call, image)
         except SampleIncompatibleError:
             raise

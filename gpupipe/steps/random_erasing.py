@@ -7,7 +7,7 @@ from pydantic import BeforeValidator
 
 from gpupipe.augment import noise
 from gpupipe.pipeline.geometry import draw_windows, take_first
-from gpupipe.pipeline.spec_checks import add_fill, check_decoded, check_fill, check_picture
+from gpupipe.pipeline.spec_checks import add_fill, check_decoded, check_picture, erase_with
 from gpupipe.pipeline.step import (
     Params,
     Primitives,
@@ -99,17 +99,9 @@ class RandomErasing(Step):
     def infer_spec(self, input_spec: Spec) -> Spec:
         if not self.p:
             return check_decoded(input_spec)
-        check_picture(input_spec)
         if isinstance(self.value, str):
-            return self._check_noise(input_spec)
-        check_fill(self.value, input_spec, "value")
-        parts = [n for n in self.value if not n.is_integer()]
-        if parts and input_spec.dtype == "uint8":
-            raise StepIncompatibleError(
-                f"value is {parts[0]:g}, but uint8 holds whole numbers from 0 to 255: write one of "
-                "them, or 'to_dtype: {dtype: float32, scale: true}' before it"
-            )
-        return add_fill(self.value, input_spec)
+            return self._check_noise(check_picture(input_spec))
+        return erase_with(self.value, input_spec, "value")
 
     def _check_noise(self, input_spec: Spec) -> Spec:
         if input_spec.dtype == "uint8":

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pydantic
-import yaml
 
 from gpupipe.config import to_plain_types
+from gpupipe.config.step_list import StepList
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.step_registry import STEPS, advise_on_torchvision, to_snake_case
 from gpupipe.runtime.function_draws import GlobalDrawsError, check_draws
-from gpupipe.runtime.user_functions import FunctionMissingError, find_function, name_function
+from gpupipe.runtime.user_functions import find_function
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.validation_errors import to_problems
 from gpupipe.torchvision_adapter.parameters import NoCounterpartError, read_dtype, read_parameters
@@ -25,56 +25,6 @@ _NOTHING_TO_DO = ("ToImage", "PILToTensor", "ToPureTensor")
 """Classes that only convert the image to a tensor, which `decode` does already."""
 _ANNOTATIONS = {"boxes": Spec.of_boxes(), "points": Spec.of_points()}
 _BATCH_STEPS = {"CutMix": "cutmix", "MixUp": "mixup"}
-
-
-class StepList(list[Any]):
-    """The steps of a pipeline as plain values, as a config has them under `pipeline:`.
-
-    It is a list like any other: steps can be added, changed and removed before load() gets it.
-
-    Example:
-        >>> steps = gpupipe.from_torchvision(compose)
-        >>> print(steps)  # the YAML
-        >>> loader = gpupipe.load("imagenet_train", pipeline=steps)
-    """
-
-    def to_yaml(self) -> str:
-        """Return the YAML of the pipeline, as a file in `pipelines/` has it.
-
-        A function is written as "module:function". What has no such name, such as a lambda or an
-        object, gets a comment: a file cannot have it.
-        """
-        return "".join(_write_item(item) for item in to_plain_types(list(self)))
-
-    __str__ = to_yaml
-
-
-def _write_item(item: Any) -> str:
-    if isinstance(item, str):
-        return f"- {item}\n"
-    nameless: list[str] = []
-    named = _name_functions(item, nameless)
-    text = yaml.safe_dump([named], default_flow_style=None, sort_keys=False, width=96)
-    comments = [f"# no file can have {name}: define a function in a module\n" for name in nameless]
-    return "".join([*comments, text])
-
-
-def _name_functions(value: Any, nameless: list[str]) -> Any:
-    """Return a copy with names in place of functions; add to `nameless` those that no file has."""
-    if isinstance(value, dict):
-        return {key: _name_functions(v, nameless) for key, v in value.items()}
-    if isinstance(value, list):
-        return [_name_functions(v, nameless) for v in value]
-    if not callable(value):
-        return value
-    name = name_function(value)
-    try:
-        is_found = find_function(name, {}, None).function is value
-    except FunctionMissingError:
-        is_found = False
-    if not is_found and not isinstance(value, type):
-        nameless.append(name)
-    return name
 
 
 def from_torchvision(

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpupipe.config.step_list import StepList
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import warn
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema.document import Document
 from gpupipe.schema.yaml_files import read
-from gpupipe.torchvision_adapter.adapter import StepList
 from gpupipe.ultralytics_adapter.hyperparameters import Hyperparameters, read_hyperparameters
 
 _WITHOUT_STEP = ("mosaic", "mixup", "cutmix", "copy_paste", "paste_in", "perspective", "bgr")

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from gpupipe.bench.gallery import page_width
+from gpupipe.bench.gallery_page import page_width
 from gpupipe.bench.grid import TEXT_HEIGHT
 from gpupipe.cli.app import main
 from gpupipe.cli.drawing import encode_picture, find_protocol

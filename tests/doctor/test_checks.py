@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import gpupipe
 from gpupipe.cli.app import main
-from gpupipe.doctor import Finding, checks, software_checks
+from gpupipe.doctor import CheckResult, checks, software_checks
 from gpupipe.doctor.checks import GIB
 from gpupipe.runtime.devices import gpu_count
 from gpupipe.runtime.installation import find_distribution
@@ -93,7 +93,7 @@ def test_cuda_is_that_of_torch(findings):
 
 
 def test_dali_decoded_an_image_here(findings):
-    assert findings["DALI on the CPU"] == Finding(
+    assert findings["DALI on the CPU"] == CheckResult(
         "DALI on the CPU", "runs, and decodes JPEG images", "ok"
     )
 
@@ -182,18 +182,18 @@ def test_the_cache_folder_is_made_where_it_is_missing_and_left_empty(tmp_path):
 
 def test_a_check_that_fails_is_a_finding():
     def check():
-        yield Finding("one", "fine", "ok")
+        yield CheckResult("one", "fine", "ok")
         raise RuntimeError("boom")
 
     first, second = checks.run_check("two", check)
     assert first.subject == "one"
-    assert second == Finding(
+    assert second == CheckResult(
         "two", "could not be examined: RuntimeError: boom", "warning", "please report this"
     )
 
 
 def test_processors():
-    assert checks.judge_cores(2, 2, 8) == Finding(
+    assert checks.judge_cores(2, 2, 8) == CheckResult(
         "cores", "2 usable (affinity 2; the machine has 8)", "ok"
     )
     finding = checks.judge_cores(1, 4, 8)
@@ -264,7 +264,7 @@ def test_a_low_hard_limit_needs_root():
 
 
 def test_cache():
-    assert checks.judge_cache_folder(Path("/c"), 5 * GIB, "") == Finding(
+    assert checks.judge_cache_folder(Path("/c"), 5 * GIB, "") == CheckResult(
         "cache folder", "/c, 5.0 GiB free", "ok"
     )
     assert checks.judge_cache_folder(Path("/c"), 5, "").status == "warning"

@@ -1,12 +1,12 @@
 import pytest
 
-from gpupipe.doctor import Finding, gpu_checks
+from gpupipe.doctor import CheckResult, gpu_checks
 from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
 from gpupipe.runtime.devices import Driver
 
 
 def test_cuda_of_builds():
-    assert gpu_checks.judge_cuda("13.2", "", [12]) == Finding(
+    assert gpu_checks.judge_cuda("13.2", "", [12]) == CheckResult(
         "CUDA", "torch for 13.2, DALI for 12", "ok"
     )
     assert gpu_checks.judge_cuda(None, "", []).observation == "torch for the CPU only"
@@ -76,7 +76,7 @@ def test_gpus(cards, torch_cuda, seen, setting, status):
 
 
 def test_a_card():
-    assert gpu_checks.judge_card(1, "H100", (9, 0), "") == Finding(
+    assert gpu_checks.judge_card(1, "H100", (9, 0), "") == CheckResult(
         "GPU 1", "H100, compute capability 9.0", "ok"
     )
     finding = gpu_checks.judge_card(0, "V100", (7, 0), "no kernel image is available")
@@ -110,7 +110,7 @@ def test_region_decoding():
     )
     assert (finding.status, finding.observation) == ("warning", "not used: crashed with SIGSEGV")
     works = ProbeOutcome(True, True, True)
-    assert gpu_checks.judge_region_decoding("GPU 0", works) == Finding("GPU 0", "works", "ok")
+    assert gpu_checks.judge_region_decoding("GPU 0", works) == CheckResult("GPU 0", "works", "ok")
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ def test_jpeg_hardware_by_capability(capability, guess):
 
 
 def test_the_hardware_decoder_says_how_it_was_found():
-    assert gpu_checks.judge_jpeg_decoder("d", JpegEngines(8, 1), (9, 0)) == Finding(
+    assert gpu_checks.judge_jpeg_decoder("d", JpegEngines(8, 1), (9, 0)) == CheckResult(
         "d", "engines: 8, cores in each: 1 (counted by nvJPEG)", "ok"
     )
-    assert gpu_checks.judge_jpeg_decoder("d", JpegEngines(0), (8, 6)) == Finding(
+    assert gpu_checks.judge_jpeg_decoder("d", JpegEngines(0), (8, 6)) == CheckResult(
         "d", "none: CUDA cores decode (counted by nvJPEG)", "ok"
     )
     finding = gpu_checks.judge_jpeg_decoder("d", JpegEngines(None, 0, "nvJPEG status 6"), (9, 0))

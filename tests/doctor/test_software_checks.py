@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.doctor import Finding, software_checks
+from gpupipe.doctor import CheckResult, software_checks
 from gpupipe.runtime.installation import list_requirements
 
 REBUILD = "pip install --force-reinstall --no-deps ."
@@ -122,7 +122,7 @@ def test_extras_that_are_not_complete_are_one_row_with_one_command():
         "parquet": {"pyarrow": "20"},
     }
     complete, missing = software_checks.judge_extras(found, "pip install '.[{}]'".format)
-    assert complete == Finding("extra parquet", "pyarrow 20")
+    assert complete == CheckResult("extra parquet", "pyarrow 20")
     assert (missing.subject, missing.status) == ("missing extras", "ok")
     assert "heic (pillow-heif: for images in HEIC), server (msgspec: for" in missing.observation
     assert missing.advice.endswith("pip install '.[heic,server]'")

@@ -11,7 +11,7 @@ import torch
 
 from gpupipe.runtime.function_failures import CallFailedError
 from gpupipe.runtime.function_process import FunctionProcess
-from gpupipe.runtime.function_worker import SharedTensors
+from gpupipe.runtime.shared_tensors import SharedTensors
 from gpupipe.runtime.user_functions import FunctionMissingError
 
 LIGHT = torch.arange(100, 244, dtype=torch.uint8).reshape(3, 6, 8)

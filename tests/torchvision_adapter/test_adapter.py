@@ -137,10 +137,7 @@ def test_functions_and_classes_of_ones_own_are_called(faces: Path) -> None:
         assert place in str(warned[0].message)
     nested = steps[4]["random_apply"]["transforms"]
     assert nested == [{"python": {"call": mine.transforms[3].transforms[0], "workers": 1}}]
-    text = steps.to_yaml()
-    assert "python: {call: 'helpers.user_functions:halve'}" in text
-    assert text.count("# no file can have") == 2
-    assert len(yaml.safe_load(text)) == len(steps)
+    assert len(yaml.safe_load(steps.to_yaml())) == len(steps)
     with gpupipe.load(
         {"data": {"source": "folder", "root": str(faces)}, "pipeline": steps},
         device="cpu",

@@ -14,7 +14,7 @@ from gpupipe.engines.cpu.compiled_kernels import can_run_stages
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, Stage
 from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.runtime.function_draws import join_seeds
-from gpupipe.runtime.function_workers import ProcessCall
+from gpupipe.runtime.function_pool import ProcessCall
 from gpupipe.runtime.installation import find_extension
 
 _extension = find_extension()
@@ -35,7 +35,7 @@ def _bind_call(match: Match) -> Kernel | None:
         item_size = np.dtype(call.dtype).itemsize
         return Stage(
             _extension.call_stage(
-                call.workers.open_native(),
+                call.pool.open_native(),
                 join_seeds(seeds),
                 json.dumps(call.field),
                 (call.channels, item_size, height, width),

@@ -39,7 +39,7 @@ _DEEP_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 @dataclass(frozen=True)
-class Part:
+class ItemPart:
     """A part of every item.
 
     Attributes:
@@ -155,7 +155,7 @@ def _encode_pillow(image: Any) -> NDArray[np.uint8]:
     return as_pnm(pixels if pixels.ndim == 3 else pixels[..., None])
 
 
-def encode_all(parts: Sequence[Part], items: Sequence[Any]) -> list[list[NDArray[np.uint8]]]:
+def encode_all(parts: Sequence[ItemPart], items: Sequence[Any]) -> list[list[NDArray[np.uint8]]]:
     """Return the bytes of each part of each item. Files that paths name are read in one call.
 
     Raises:
@@ -181,7 +181,7 @@ class PartChoice:
     fields: Mapping[str, str | int] | None = None
     label: str | int | None = AUTO
 
-    def learn(self, item: Any, name: str) -> list[Part]:
+    def learn(self, item: Any, name: str) -> list[ItemPart]:
         """Return the parts of all items, as the first one has them; the main field is the first.
 
         Args:
@@ -209,7 +209,7 @@ class PartChoice:
         parts.sort(key=lambda part: part.key != main)
         return parts if label is _NOTHING else [*parts, _learn_part(LABEL, label, values[label])]
 
-    def without_label(self, parts: Sequence[Part]) -> PartChoice:
+    def without_label(self, parts: Sequence[ItemPart]) -> PartChoice:
         """Return the choice of the same fields, by name, without the label.
 
         Args:
@@ -292,17 +292,17 @@ def _name_part(key: Key, is_main: bool, value: Any) -> str:
     return "array" if not _is_file(value) and np.ndim(value) == 1 else "image"
 
 
-def _learn_part(name: str, key: Key, value: Any) -> Part:
+def _learn_part(name: str, key: Key, value: Any) -> ItemPart:
     array = None if _is_file(value) or isinstance(value, str) else as_numbers(value)
     if array is None:
-        return Part(name, key, Spec())
+        return ItemPart(name, key, Spec())
     if not array.ndim and array.dtype.kind in "iu":
         array = array.astype(np.int64)
     axes = default_layout(array.ndim)
     if isinstance(value, np.ndarray) and array.dtype == np.uint8 and array.shape[2:] in _CHANNELS:
         axes = "HWC"
     layout = ArrayLayout(array.dtype.name, array.shape)
-    return Part(name, key, Spec.of_array(array.dtype.name, array.shape, axes), layout)
+    return ItemPart(name, key, Spec.of_array(array.dtype.name, array.shape, axes), layout)
 
 
 _CHANNELS = ((1,), (3,), (4,))

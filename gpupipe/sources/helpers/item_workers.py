@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.given_dataset import GivenDataset
 from gpupipe.errors import DataError, EngineError
 from gpupipe.runtime.function_failures import CallFailedError
-from gpupipe.runtime.function_workers import FunctionWorkers
+from gpupipe.runtime.function_pool import FunctionPool
 from gpupipe.runtime.user_functions import FunctionMissingError
 from gpupipe.sources.helpers.dataset_origin import DatasetOrigin
 from gpupipe.sources.helpers.item_parts import PartChoice
@@ -50,7 +50,7 @@ class ItemWorkers:
     ) -> None:
         self._count = count
         arguments = {"origin": origin, "choice": choice}
-        self._workers = FunctionWorkers(_ReadItems, arguments, None, count, timeout)
+        self._pool = FunctionPool(_ReadItems, arguments, None, count, timeout)
         self._threads = ThreadPoolExecutor(count, "gpupipe-items")
         given = origin.call.dataset if isinstance(origin.call, GivenDataset) else None
         if type(given).__module__ == "__main__":
@@ -77,13 +77,13 @@ class ItemWorkers:
 
     def close(self) -> None:
         """End the processes. A later read starts them again."""
-        self._workers.close()
+        self._pool.close()
 
     def _read_some(self, rows: Sequence[int]) -> list[Parts]:
         import torch
 
         try:
-            packed = self._workers.call(torch.tensor(rows), "rows", 0)
+            packed = self._pool.call(torch.tensor(rows), "rows", 0)
         except CallFailedError as e:
             if e.machine:
                 raise EngineError(e.machine) from e

@@ -20,7 +20,7 @@ from gpupipe.dataset.given_dataset import describe_value
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.labels import number_classes
 from gpupipe.errors import DataError
-from gpupipe.sources.helpers.item_parts import Part
+from gpupipe.sources.helpers.item_parts import ItemPart
 
 Labels = tuple[NDArray[np.int64], list[str]]
 """The number of each sample's class, int64 (N,), and the names of the classes."""
@@ -104,7 +104,7 @@ def number_labels(labels: Sequence[Any], name: str) -> Labels:
     )
 
 
-def find_labels(dataset: Any, label: Part, name: str) -> Labels | None:
+def find_labels(dataset: Any, label: ItemPart, name: str) -> Labels | None:
     """Return the labels of a list, or of a data set of Hugging Face; None of any other.
 
     Raises:

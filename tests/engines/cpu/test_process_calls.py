@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpupipe.runtime.function_draws import join_seeds, split_seeds
-from gpupipe.runtime.function_workers import FunctionWorkers
+from gpupipe.runtime.function_pool import FunctionPool
 from gpupipe.runtime.installation import find_extension
 from helpers import user_functions
 from helpers.loaders import loading
@@ -28,19 +28,19 @@ load = loading(batch_size=8, seed=3, engine="cpu", threads=2)
 
 
 @pytest.fixture(scope="module")
-def drawing(forked_in_module: None) -> Iterator[FunctionWorkers]:
-    yield from open_workers("draws_of_all", 2)
+def drawing(forked_in_module: None) -> Iterator[FunctionPool]:
+    yield from open_pool("draws_of_all", 2)
 
 
-def open_workers(name: str, count: int = 1, timeout: float = 60) -> Iterator[FunctionWorkers]:
-    workers = FunctionWorkers(f"helpers.user_functions:{name}", {}, None, count, timeout)
-    yield workers
-    workers.close()
+def open_pool(name: str, count: int = 1, timeout: float = 60) -> Iterator[FunctionPool]:
+    pool = FunctionPool(f"helpers.user_functions:{name}", {}, None, count, timeout)
+    yield pool
+    pool.close()
 
 
-def make_stage(workers: FunctionWorkers, *output: int) -> Any:
+def make_stage(pool: FunctionPool, *output: int) -> Any:
     """Return the stage; the output is [channels, bytes of a value, height, width]."""
-    return kernels.call_stage(workers.open_native(), SEEDS, '"image"', output or (3, 1, 0, 0))
+    return kernels.call_stage(pool.open_native(), SEEDS, '"image"', output or (3, 1, 0, 0))
 
 
 def draw(channels: int, dtype: str, low: int = 100) -> Any:
@@ -51,7 +51,7 @@ def draw(channels: int, dtype: str, low: int = 100) -> Any:
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_it_returns_what_a_call_by_python_returns(
-    drawing: FunctionWorkers, channels: int, dtype: str
+    drawing: FunctionPool, channels: int, dtype: str
 ) -> None:
     image = draw(channels, dtype)
     stage = make_stage(drawing, channels, image.itemsize, 0, 0)
@@ -63,26 +63,26 @@ def test_it_returns_what_a_call_by_python_returns(
 
 def test_an_output_of_another_size_and_dtype() -> None:
     image = draw(3, "uint8")
-    for workers in open_workers("halve"):
-        returned = kernels.run_stage(make_stage(workers, 1, 4, 17, 24), 0, image)
+    for pool in open_pool("halve"):
+        returned = kernels.run_stage(make_stage(pool, 1, 4, 17, 24), 0, image)
         assert np.array_equal(returned, image[::2, ::2, :1].astype(np.float32) / 255)
-        assert kernels.run_stage(make_stage(workers, 1, 4, 17, 23), 0, image) is None
-        assert kernels.run_stage(make_stage(workers, 1, 1, 17, 24), 0, image) is None
+        assert kernels.run_stage(make_stage(pool, 1, 4, 17, 23), 0, image) is None
+        assert kernels.run_stage(make_stage(pool, 1, 1, 17, 24), 0, image) is None
 
 
 def test_a_call_that_fails_is_left_to_python() -> None:
     names = [function.__name__ for function in user_functions.MISBEHAVIOURS]
-    for workers in open_workers("misbehave", timeout=1):
+    for pool in open_pool("misbehave", timeout=1):
         for name in ("refuse_dark", "fork_if_dark", "clone", "exit_if_dark", "hang_if_dark"):
             image = np.full((4, 5, 3), names.index(name), np.uint8)
-            stage = make_stage(workers)
+            stage = make_stage(pool)
             has_process = name not in ("exit_if_dark", "hang_if_dark")
             assert (kernels.run_stage(stage, 0, image) is None) == (name != "clone"), name
             light = np.full((4, 5, 3), names.index("clone"), np.uint8)
             assert (kernels.run_stage(stage, 0, light) is not None) == has_process, name
 
 
-def test_threads_share_the_processes(drawing: FunctionWorkers) -> None:
+def test_threads_share_the_processes(drawing: FunctionPool) -> None:
     stage, image = make_stage(drawing), draw(3, "uint8")
     alone = [np.asarray(kernels.run_stage(stage, row, image)) for row in range(4)]
     with ThreadPoolExecutor(4) as threads:
@@ -95,7 +95,7 @@ def test_threads_share_the_processes(drawing: FunctionWorkers) -> None:
     ("seeds", "output"),
     [(SEEDS.astype(np.int32), (3, 1, 0, 0)), (SEEDS, (5, 1, 0, 0)), (SEEDS, (3, 2, 0, 0))],
 )
-def test_wrong_arguments(drawing: FunctionWorkers, seeds: Any, output: Any) -> None:
+def test_wrong_arguments(drawing: FunctionPool, seeds: Any, output: Any) -> None:
     processes = drawing.open_native()
     with pytest.raises(ValueError, match=r"is not|no image"):
         kernels.call_stage(processes, seeds, '"image"', output)
@@ -117,7 +117,7 @@ def test_a_pipeline_makes_the_same_images_with_it_as_without(faces: Path) -> Non
         (step,) = (e.step for e in loader.config.pipeline.entries if e.name == "python")
         batches = iter(loader)
         images = by_id([next(batches)])
-        for process in list(step._workers._pool._processes.values()):  # type: ignore[attr-defined]
+        for process in list(step._pool._processes._processes.values()):  # type: ignore[attr-defined]
             os.kill(process.pid, signal.SIGKILL)
         images |= by_id(batches)  # type: ignore[arg-type]
     assert images.keys() == expected.keys()

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from gpupipe.runtime.function_worker import SharedTensors
+from gpupipe.runtime.shared_tensors import SharedTensors
 
 
 def test_what_one_object_writes_the_other_reads() -> None:

@@ -1,6 +1,6 @@
-"""Calls a function of the user's in processes of its own.
+"""A pool of processes that call a function of the user's.
 
-    with workers.call(image) on any thread:
+    with pool.call(image) on any thread:
     image ──copy──> shared memory ──> process: seeds the global generators, calls the function
     output <──copy── shared memory <──┘
 
@@ -30,7 +30,7 @@ import numpy as np
 from gpupipe.runtime.function_draws import seed_generators
 from gpupipe.runtime.function_failures import CallFailedError
 from gpupipe.runtime.function_process import FunctionProcess
-from gpupipe.runtime.function_worker import SharedTensors
+from gpupipe.runtime.shared_tensors import SharedTensors
 from gpupipe.runtime.user_functions import find_function
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _NUMBER = np.dtype(np.uint16)
 """The numbers of processes in the pipe."""
 
 
-class FunctionWorkers:
+class FunctionPool:
     """Up to `count` processes that call one function.
 
     A worker of torch's DataLoader is such a process itself, and calls the function in place.
@@ -57,20 +57,20 @@ class FunctionWorkers:
         self, call: Any, args: Mapping[str, Any], folder: Path | None, count: int, timeout: float
     ) -> None:
         self._arguments = (call, args, folder, count, timeout)
-        self._pool: _Pool | None = None
+        self._processes: _Processes | None = None
         self._opening = threading.Lock()
 
     def __reduce__(self) -> Any:
-        """Pickle the arguments: another process has workers of its own."""
+        """Pickle the arguments: another process has a pool of its own."""
         return type(self), self._arguments
 
-    def _open(self) -> _Pool:
+    def _open(self) -> _Processes:
         with self._opening:
-            if self._pool is None or self._pool.owner != os.getpid():
+            if self._processes is None or self._processes.owner != os.getpid():
                 call, args, folder, count, _ = self._arguments
                 create = lambda memory: FunctionProcess(call, args, folder, memory)  # noqa: E731
-                self._pool = _Pool(create, count)
-            return self._pool
+                self._processes = _Processes(create, count)
+            return self._processes
 
     def call(self, image: Tensor, field: str, seed: int) -> Tensor:
         """Call the function on a copy of an image, in a process that is free; wait for one.
@@ -113,8 +113,8 @@ class FunctionWorkers:
 
     def close(self) -> None:
         """End the processes that are free. A later call starts them again."""
-        if self._pool is not None and self._pool.owner == os.getpid():
-            self._pool.end_free()
+        if self._processes is not None and self._processes.owner == os.getpid():
+            self._processes.end_free()
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class ProcessCall:
     """A function for Primitives.call_torch, which an engine may call in the processes itself.
 
     Attributes:
-        run: Calls the function by FunctionWorkers.call.
-        workers: The processes.
+        run: Calls the function by FunctionPool.call.
+        pool: The processes.
         field: The name of the field.
         dtype: The name of the dtype that the function returns.
         channels: The number of channels that it returns; None if it differs between images.
@@ -131,7 +131,7 @@ class ProcessCall:
     """
 
     run: Callable[[Any, Any], Any]
-    workers: FunctionWorkers
+    pool: FunctionPool
     field: str
     dtype: str
     channels: int | None
@@ -163,7 +163,7 @@ def _limit_seconds(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-class _Pool:
+class _Processes:
     """The processes of one owner, their memory, and the pipe with the numbers of the free ones.
 
     Args:
@@ -211,8 +211,8 @@ class _Pool:
         os.write(self.numbers[1], np.array(numbers, _NUMBER).tobytes())
 
     def _start(self, number: int) -> FunctionProcess:
-        """Return a process, started if it does not run."""
-        if self.pipes[number, 0] < 0:
+        """Return a process, started if it does not run, such as one killed while it was free."""
+        if self.pipes[number, 0] < 0 or self._processes[number].has_ended:
             self._end(number)
             if number not in self._memories:
                 self._memories[number] = SharedTensors.create()
