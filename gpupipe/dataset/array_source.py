@@ -5,33 +5,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from gpupipe.dataset import array_index, class_folders
 from gpupipe.dataset.array_index import ArrayFiles, FilePart
+from gpupipe.dataset.array_specs import Layout, build_array_spec
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.layout import default_layout, explain_wrong_layout
 from gpupipe.dataset.paths import check_manifest_path, explain_os_error, missing_folder, read_files
 from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, ignore_progress
-from gpupipe.dataset.spec import PAIR, Spec
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, counted
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.schema.field_types import expand_home
 
 Patterns = str | tuple[str, ...]
-
-
-def _check_layout(layout: str) -> str:
-    if wrong := explain_wrong_layout(layout):
-        raise ValueError(wrong)
-    if PAIR in layout and not layout.endswith(PAIR):
-        raise ValueError(
-            f"layout is {layout!r}, but {PAIR}, the real and the imaginary part, should be "
-            "its last axis"
-        )
-    return layout
 
 
 class ArraySource(Source):
@@ -59,7 +47,7 @@ class ArraySource(Source):
     label: str | None = "label"
     files: Patterns | None = Field(default=None, min_length=1)
     field: str = "array"
-    layout: Annotated[str, AfterValidator(_check_layout)] | None = None
+    layout: Layout | None = None
 
     _index_of_process: Index | None = PrivateAttr(None)
 
@@ -142,24 +130,8 @@ class ArraySource(Source):
             DataError: The arrays cannot be read, or have another number of axes than `layout`.
         """
         index = self.index() if self._index_of_process is None else self._index_of_process
-        array = index.columns[self.field].array
-        assert array is not None
-        shape = array.shape if array.shapes is None else _find_common_shape(array.shapes)
-        assert shape is not None
         pairs = bool(index.extra["pairs"])
-        layout = (
-            default_layout(len(shape) - pairs)
-            if self.layout is None
-            else self.layout.removesuffix(PAIR if pairs else "")
-        )
-        try:
-            return {self.field: Spec.of_array(array.dtype, shape, layout + PAIR * pairs)}
-        except ValueError as e:
-            raise DataError(
-                f"data.layout: {e} "
-                f"({', '.join('?' if n is None else str(n) for n in shape)}), as in "
-                f"{index.location(0)}"
-            ) from e
+        return {self.field: build_array_spec(index, self.field, self.layout, pairs)}
 
     def index(self, progress: Progress = ignore_progress) -> Index:
         """List the samples, in the order of their files.
@@ -210,9 +182,3 @@ class ArraySource(Source):
                     f"{counted(total, 'sample')}: there should be one a sample, in their order"
                 )
         return array_index.build_index(files, parts, self.field, labels, values)
-
-
-def _find_common_shape(shapes: NDArray[np.int64]) -> tuple[int | None, ...]:
-    """Return the length of each axis; None for an axis whose length differs between samples."""
-    same = (shapes == shapes[0]).all(0)
-    return tuple(int(n) if equal else None for n, equal in zip(shapes[0], same, strict=True))

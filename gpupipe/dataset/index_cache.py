@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.annotation_columns import AnnotationColumn, explain_inconsistency
 from gpupipe.dataset.annotation_faults import Faults
+from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.table_file import OtherVersionError, open_table, write_table
 from gpupipe.errors import DataError, UsageError
+from gpupipe.formats.stored_arrays import ChunkPlaces
 from gpupipe.runtime.files import cache_dir, check_regular, write_atomically
 
 _log = logging.getLogger("gpupipe")
@@ -215,10 +217,14 @@ def _is_consistent(index: Index) -> bool:
     for part in {id(part): part for part in _iter_parts(index)}.values():
         if isinstance(part, StringArray):
             is_valid &= _is_ascending_to(part.offsets, len(part.data))
+        elif isinstance(part, ChunkColumn):
+            is_valid &= part.table.is_consistent(len(part.files))
+            is_valid &= _is_within(part.grid, len(part.table.grids))
+            is_valid &= _is_within(part.store, len(part.stores))
         elif isinstance(part, SpanColumn):
             is_valid &= _is_within(part.file, len(part.files))
             is_valid &= _is_within(part.offset) and _is_within(part.length)
-        if not isinstance(part, StringArray | AnnotationColumn | Faults):
+        if not isinstance(part, StringArray | AnnotationColumn | Faults | ChunkPlaces):
             arrays += [array for array in vars(part).values() if isinstance(array, np.ndarray)]
     lengths = {len(array) for array in arrays} | {len(index.names)}
     lengths |= {len(column) for column in index.columns.values()}

@@ -6,7 +6,7 @@ samples. `join_shards` builds the index from all ShardFiles.
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,12 +238,26 @@ def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> 
     Raises:
         DataError: A pattern matches no file, or a file of a numbered pattern is missing.
     """
+    return _find(patterns, lambda pattern: _find_matches(pattern, option))
+
+
+def find_folders(patterns: str | tuple[str, ...], option: str) -> list[Path]:
+    """List the folders that match patterns with *, ? and {000..012}.
+
+    Args:
+        patterns: One pattern or several.
+        option: The option that holds the patterns, for error messages.
+
+    Raises:
+        DataError: A pattern matches no folder.
+    """
+    return _find(patterns, lambda pattern: _find_matches(pattern, option, Path.is_dir))
+
+
+def _find(patterns: str | tuple[str, ...], find: Callable[[str], list[Path]]) -> list[Path]:
     every = [patterns] if isinstance(patterns, str) else list(patterns)
     matches = [
-        path
-        for pattern in every
-        for unbraced in _expand_braces(pattern)
-        for path in _find_matches(unbraced, option)
+        path for pattern in every for unbraced in _expand_braces(pattern) for path in find(unbraced)
     ]
     if len(matches) > _MAX_SHARDS:
         raise DataError(
@@ -270,18 +284,23 @@ def _expand_braces(pattern: str) -> list[str]:
     ]
 
 
-def _find_matches(pattern: str, option: str) -> list[Path]:
-    """List the files that match a pattern without braces. Raises DataError if there is none."""
+def _find_matches(
+    pattern: str, option: str, is_wanted: Callable[[Path], bool] = Path.is_file
+) -> list[Path]:
+    """List what matches a pattern without braces. Raises DataError if there is none."""
     try:
         path = expand_home(Path(pattern)).absolute()
     except ValueError as e:
         raise DataError(f"{option}: {e}") from e
     if not any(c in pattern for c in "*?["):
-        matches = [path] if path.is_file() else []
+        matches = [path] if is_wanted(path) else []
     else:
         matches = sorted(
-            p for p in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if p.is_file()
+            p for p in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if is_wanted(p)
         )
+    if not matches and is_wanted is Path.is_dir:
+        what = "this is a file, and no folder" if path.is_file() else "no such folder"
+        raise DataError(f"{path}: {what}: put a store there, or set {option}")
     if not matches:
         what = "shard" if option == "data.shards" else "file"
         raise missing_file(path, option, f"put it there, or set {option}", what)

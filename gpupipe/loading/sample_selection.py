@@ -17,8 +17,9 @@ from gpupipe.dataset.population import Growing
 from gpupipe.errors import ConfigError, DataError, did_you_mean
 from gpupipe.formats.manifest import read_ids
 from gpupipe.sampling import draws
+from gpupipe.sampling.chunk_order import ChunkOrder, ChunkOrdered
 from gpupipe.sampling.epochs import count_earlier
-from gpupipe.sampling.selection import DEFAULTS, MIXTURE, Mixing, Mixture, Selection
+from gpupipe.sampling.selection import CHUNK_ORDER, DEFAULTS, MIXTURE, Mixing, Mixture, Selection
 
 _CLASS_BALANCED = "class_balanced"
 
@@ -53,7 +54,29 @@ def select_samples(config: Config, index: Index) -> Selection:
     if mixture is not None:
         settings[MIXTURE] = str(mixture)
     weights = _read_weights(options, index, rows)
-    return Selection(options.repeats, options.epoch_size, rows, weights, settings, mixture)
+    chunks = _read_chunk_order(config, index)
+    if chunks is not None:
+        settings[CHUNK_ORDER] = str(chunks)
+    return Selection(options.repeats, options.epoch_size, rows, weights, settings, mixture, chunks)
+
+
+def _read_chunk_order(config: Config, index: Index) -> ChunkOrder | None:
+    """Return the order that a source of chunks asks for; None for a full permutation."""
+    for source in config.source.list_parts():
+        if not isinstance(source, ChunkOrdered) or not source.is_ordered_by_chunks:
+            continue
+        if source is not config.source:
+            raise ConfigError.at(
+                "data", "order: chunks: each part of a mix is permuted as a whole: leave it out"
+            )
+        if config.loader.weights is not None:
+            raise _mistake(
+                "weights",
+                "they draw samples out of all chunks, and data.order: chunks keeps those of a "
+                "chunk together: leave one of the two out",
+            )
+        return source.chunk_order(index) if len(index) else None
+    return None
 
 
 def _read_mixture(config: Config, index: Index, rows: NDArray[np.int64] | None) -> Mixture | None:

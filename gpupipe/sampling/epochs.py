@@ -16,12 +16,16 @@ every pass has epoch e's number of samples.
 In a mixed data set, each part has such a sequence of its own. An epoch takes a fixed number of
 samples of each part, and interleaves them evenly.
 
+A pass may also keep the samples of a chunk near each other: see chunk_order.py.
+
 With weights, the samples of each epoch are drawn with replacement, independently of other epochs.
 
 An EpochLayout then cuts the order into steps, and each step into a batch for every rank.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +69,14 @@ def order_epoch(
         return np.repeat(drawn, selection.repeats)[:size]
     if selection.mixture is not None:
         return _mix_parts(selection, seed, epoch, shuffle)
-    return _take_from_passes(selection.repeats, count, size, seed, epoch, shuffle)
+    chunks = selection.chunks
+
+    def order_pass(number: int) -> NDArray[np.int64]:
+        if shuffle and chunks is not None:
+            return chunks.permute(seed, number, rows)
+        return _order_pass(count, seed, number, shuffle)
+
+    return _take_from_passes(selection.repeats, count, size, epoch, order_pass)
 
 
 def _mix_parts(selection: Selection, seed: int, epoch: int, shuffle: bool) -> NDArray[np.int64]:
@@ -75,26 +86,32 @@ def _mix_parts(selection: Selection, seed: int, epoch: int, shuffle: bool) -> ND
     parts = interleave(sizes)
     order = np.empty(len(parts), np.int64)
     for number, (start, count) in enumerate(zip(mixture.starts, mixture.counts, strict=True)):
-        purpose = f"order of part {number}"
-        taken = _take_from_passes(1, count, int(sizes[number]), seed, epoch, shuffle, purpose)
+        of_part = partial(
+            _order_pass, count, seed, shuffle=shuffle, purpose=f"order of part {number}"
+        )
+        taken = _take_from_passes(1, count, int(sizes[number]), epoch, of_part)
         order[parts == number] = taken + start
     return order
 
 
-def _take_from_passes(
-    repeats: int,
-    count: int,
-    size: int,
-    seed: int,
-    epoch: int,
-    shuffle: bool,
-    purpose: str = draws.ORDER,
+def _order_pass(
+    count: int, seed: int, number: int, shuffle: bool, purpose: str = draws.ORDER
 ) -> NDArray[np.int64]:
+    return draws.permutation(seed, number, count, purpose) if shuffle else np.arange(count)
+
+
+def _take_from_passes(
+    repeats: int, count: int, size: int, epoch: int, order_pass: Callable[[int], NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """Return the part of the sequence of passes that is an epoch of `size` samples.
+
+    `order_pass` returns the order of the `count` samples in the pass of a number.
+    """
     parts = [np.empty(0, np.int64)]
     begin, end = epoch * size, (epoch + 1) * size
     while begin < end:
         number, offset = divmod(begin, count * repeats)
-        order = draws.permutation(seed, number, count, purpose) if shuffle else np.arange(count)
+        order = order_pass(number)
         length = min(end - begin, count * repeats - offset)
         positions = np.arange(offset, offset + length) // repeats
         parts.append(order[positions] if repeats > 1 or length < count else order)

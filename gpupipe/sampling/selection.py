@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.index import Index
 from gpupipe.errors import DataError, StateError, counted, shown
+from gpupipe.sampling.chunk_order import ChunkOrder
 
 DEFAULTS: Mapping[str, Any] = {"repeats": 1, "weights": None, "epoch_size": None, "subset": None}
 """The default settings of a Selection. A loader state stores only those that differ from them."""
 
 MIXTURE = "mixture"
 """The key under which a loader state stores the proportions of a mixed data set."""
+
+CHUNK_ORDER = "chunk_order"
+"""The key under which a loader state stores a ChunkOrder."""
 
 Stop = Literal["first", "all", "never"]
 _SLACK = 1e-9
@@ -143,6 +147,7 @@ class Selection:
         weights: The relative probability of each row of the index, float64 (N,) for N rows;
             samples are then drawn with replacement. None: all samples come equally often.
         mixture: The proportions of the parts of a mixed data set; None: it is not mixed.
+        chunks: The order of a shuffled pass; None: a permutation of all samples.
         settings: The settings that differ from DEFAULTS, as a loader state stores them. A subset
             from a file, or of a split, is stored as the number and the hash of its ids.
     """
@@ -153,6 +158,7 @@ class Selection:
     weights: NDArray[np.float64] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     mixture: Mixture | None = None
+    chunks: ChunkOrder | None = None
 
     @property
     def may_repeat(self) -> bool:
@@ -200,6 +206,13 @@ def check_settings(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             f"the state was made with the mixture {_yaml(theirs)}, and this loader has "
             f"{_yaml(ours)}: set the weights of data.parts and data.stop to what they were, or "
             "strict=False"
+        )
+    theirs, ours = (s.get(CHUNK_ORDER) for s in (state, own))
+    if theirs != ours:
+        orders = (f"of {order}" if order else "of rows" for order in (theirs, ours))
+        raise StateError(
+            f"the state was made with an order {next(orders)}, and this loader has one "
+            f"{next(orders)}: set data.order and data.buffer to what they were, or strict=False"
         )
     for key in ("seed", "shuffle", *DEFAULTS):
         theirs, ours = (s.get(key, DEFAULTS.get(key)) for s in (state, own))

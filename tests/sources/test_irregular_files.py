@@ -28,6 +28,7 @@ FILES = {
     "a.npy": {"source": "numpy", "files": "FILE"},
     "a.npz": {"source": "numpy", "files": "FILE"},
     "a.bin": {"source": "raw", "files": "FILE", "dtype": "uint8", "shape": [3]},
+    "a.h5": {"source": "hdf5", "files": "FILE", "fields": {"image": "x"}},
     "arrays.txt": {"source": "numpy", "manifest": "FILE"},
     "dataset_info.json": {"source": "hf", "root": "FOLDER"},
     "state.json": {"source": "hf", "root": "FOLDER"},

@@ -1,0 +1,181 @@
+"""The base of the sources hdf5 and zarr: their options, specs, order and index."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr, model_validator
+
+from gpupipe.dataset.array_specs import Layout, build_array_spec
+from gpupipe.dataset.chunk_column import ChunkColumn
+from gpupipe.dataset.columns import Column
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.source import FileSource, Progress, ignore_progress
+from gpupipe.dataset.spec import Spec
+from gpupipe.dataset.store_index import Stores, build_index
+from gpupipe.decoders.image_header import read_header
+from gpupipe.errors import DataError, counted, did_you_mean
+from gpupipe.formats.array_store import ITSELF
+from gpupipe.formats.stored_arrays import StoreRequest
+from gpupipe.runtime.installation import require_extra
+from gpupipe.sampling.chunk_order import ChunkOrder
+from gpupipe.schema.field_types import WHOLE, Bytes
+from gpupipe.sources.helpers.store_reader import StoreReader
+
+_HEADER_BYTES = 65_536
+_MIN_CACHE_BYTES = 1_000_000
+_ATTRIBUTE = "@"
+Paths = Annotated[dict[str, Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+
+
+class ArrayStoreSource(FileSource):
+    """The base of sources whose samples are in the arrays of HDF5 files or Zarr stores.
+
+    Attributes:
+        modules: The modules that the indexing process needs.
+        fields: The path of the array of each field in a store: {FIELD: PATH}, where FIELD is the
+            name in a batch.
+        label: The path of the array of labels, whole numbers or texts; null if there are none.
+        values: The path of the array of each value: {VALUE: PATH}.
+        groups: The group whose members are the samples.
+        layout: One letter for each axis of a sample, such as HWC.
+        order: The order in which samples are shuffled.
+        buffer: With `order: chunks`: the number of chunks that are mixed.
+        chunk_cache: The bytes of decoded chunks that each process keeps.
+    """
+
+    modules: ClassVar[tuple[str, ...]]
+    not_indexed: ClassVar[frozenset[str]] = FileSource.not_indexed | {"layout", "order", "buffer"}
+    column_types: ClassVar[tuple[type[Column], ...]] = (*FileSource.column_types, ChunkColumn)
+
+    fields: Paths
+    label: str | None = None
+    values: dict[str, str] = Field(default={})
+    groups: str | None = None
+    layout: Layout | dict[str, Layout] | None = None
+    order: Literal["rows", "chunks"] = "rows"
+    buffer: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
+    chunk_cache: Bytes = Bytes(256_000_000)
+
+    _index_of_process: Index | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> ArrayStoreSource:
+        if self.buffer is not None and self.order == "rows":
+            raise ValueError("buffer is for order: chunks: set that, or leave buffer out")
+        if self.chunk_cache < _MIN_CACHE_BYTES:
+            raise ValueError(
+                f"chunk_cache is {int(self.chunk_cache):,}, but should be at least 1MB"
+            )
+        if isinstance(self.layout, dict):
+            for name in self.layout:
+                if name not in self.fields:
+                    hint = did_you_mean(name, self.fields)
+                    raise ValueError(f"layout: no field is called '{name}'{hint}")
+        of_group = self.label is not None and self.label.startswith(_ATTRIBUTE)
+        if of_group and self.groups is None:
+            raise ValueError(
+                f"label: {self.label} is an attribute of a sample's group: set groups, or name an "
+                "array"
+            )
+        if self.groups is None and ITSELF in self.fields.values():
+            raise ValueError(f"fields: '{ITSELF}' is for arrays in a group: set groups")
+        return self
+
+    # --- what a subclass implements
+
+    @abstractmethod
+    def list_stores(self) -> list[Path]:
+        """Return the HDF5 files, or the folders of the Zarr stores, in the order of the index.
+
+        Raises:
+            DataError: There is none, or one is missing.
+        """
+
+    # --- Source
+
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return list(self.fields), list(self.values)
+
+    def specs(self) -> dict[str, Spec]:
+        index = self.index() if self._index_of_process is None else self._index_of_process
+        pairs: dict[str, bool] = index.extra["pairs"]
+        return {
+            name: Spec()
+            if index.columns[name].array is None
+            else build_array_spec(index, name, self._layout_of(name), pairs[name])
+            for name in self.fields
+        }
+
+    def _layout_of(self, field: str) -> str | None:
+        if isinstance(self.layout, dict):
+            return self.layout.get(field)
+        return self.layout if field == next(iter(self.fields)) else None
+
+    def index(self, progress: Progress = ignore_progress) -> Index:
+        files = self.list_files()
+        self._index_of_process = self.load_or_build(
+            files,
+            lambda: self.build(files, progress),
+            list(map(str, files)),
+            self._index_of_process,
+        )
+        return self._index_of_process
+
+    def build(self, files: list[Path], progress: Progress) -> Index:
+        stores = self.list_stores()
+        require_extra(self.name, self.modules, f"reading {stores[0]}", DataError)
+        request = StoreRequest(self.fields, self.label, self.values, self.groups)
+        with StoreReader(self.name) as reader:
+            contents = reader.read(stores, request, progress)
+        return build_index(Stores(stores, contents), self.fields, int(self.chunk_cache), _is_image)
+
+    # --- ChunkOrdered
+
+    @property
+    def is_ordered_by_chunks(self) -> bool:
+        return self.order == "chunks"
+
+    def chunk_order(self, index: Index) -> ChunkOrder | None:
+        """Return the order of the samples, by the chunks of the first field.
+
+        Raises:
+            DataError: It has no chunks that samples share, or the cache cannot hold the buffer.
+        """
+        if self.order == "rows":
+            return None
+        columns = [column for column in index.columns.values() if isinstance(column, ChunkColumn)]
+        column = index.columns[index.main]
+        if not isinstance(column, ChunkColumn) or not column.shares_chunks:
+            raise DataError(
+                f"{index.location(0)}: data.order: chunks is for samples that share a chunk, and "
+                "each of these is read alone: a full permutation costs nothing, so leave order out"
+            )
+        bytes_of_chunk = sum(column.max_row_of_chunks for column in columns)
+        # A window has one chunk more than the buffer, and engines work some batches ahead.
+        fits = int(self.chunk_cache) // bytes_of_chunk - _AHEAD
+        buffer = min(_BUFFER, fits) if self.buffer is None else self.buffer
+        if buffer < 1 or buffer > fits:
+            needed = (max(buffer, 1) + _AHEAD) * bytes_of_chunk
+            raise DataError(
+                f"{index.location(0)}: {counted(max(buffer, 1), 'chunk')} of "
+                f"{bytes_of_chunk:,} bytes do not fit into data.chunk_cache with those that are "
+                f"read ahead: set it to at least {-(-needed // 1_000_000)}MB"
+                f"{f', or data.buffer to at most {fits}' if fits > 0 else ''}"
+            )
+        return ChunkOrder(column.number_chunks(), buffer)
+
+
+_BUFFER = 64
+"""How many chunks are mixed by default."""
+_AHEAD = 8
+"""The chunks beyond the buffer that are in use at one time."""
+
+
+def _is_image(data: NDArray[np.uint8]) -> bool:
+    return bool(read_header(data[:_HEADER_BYTES].tobytes()).format)
