@@ -10,7 +10,7 @@
       deliver  one thread     the batch is complete; `engine` copies it to a GPU if there is one
 
 The threads of the pool share the samples of a stage: see `threads`. The last kernel of a program
-writes a sample into its slot in the batch: see `delivery`.
+writes a sample into its slot in the batch: see `delivery` and `output_buffer`.
 
 To add a kernel, write a function that runs the operation on one sample, and a rule beside it. They
 belong in `kernels` (the reference), `opencv_kernels`, `opencv_colors` (if OpenCV is installed), or

@@ -23,8 +23,8 @@ from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import Shapes
-from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import StepLowering
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.sample_reader import SampleReader
 from gpupipe.engines.cpu.samples import SampleRunner

@@ -25,7 +25,7 @@ from gpupipe.engines.cpu import (
     kernels,
     process_calls,
 )
-from gpupipe.engines.cpu.delivery import OutputBuffer
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.errors import EngineError

@@ -21,11 +21,11 @@ from gpupipe.engines.cpu import opencv_colors, ops
 from gpupipe.engines.cpu.delivery import (
     CONVERTED,
     Conversion,
-    OutputBuffer,
     end_with_delivery,
     find_conversion,
 )
 from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, scratch, with_channels
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
 
 _FLAGS = {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from gpupipe.decoders.chain import DecodeOptions, DecoderChain
 from gpupipe.engines.cpu.field_samples import CachedImage, FieldSamples, Image, find_size
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.ops import Pixels
+from gpupipe.engines.cpu.output_buffer import MAX_JOINED
 from gpupipe.engines.cpu.program import Content
 from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.pipeline.tensors import to_steps
@@ -175,6 +177,10 @@ class _FieldReader:
                     part = self._find_plain(files)
                     samples.put(rows, part)
                     return None if part.sizes.all() else files
+                joined = self._join_arrays(files)
+                if joined is not None:
+                    samples.put(rows, joined)
+                    return None
                 items = files
         return items
 
@@ -198,6 +204,19 @@ class _FieldReader:
         are_plain = sizes[:, 0].astype(bool).tolist()
         pairs = zip(files, are_plain, strict=True)
         return FieldSamples([file if is_plain else None for file, is_plain in pairs], sizes)
+
+    def _join_arrays(self, files: Sequence[_Bytes]) -> FieldSamples | None:
+        """Return small arrays of one shape, such as labels; None if the field is none of these."""
+        layout, axes = self.column.array, self.spec.layout
+        if self.spec.encoded or is_picture(self.spec) or layout is None or layout.shape is None:
+            return None
+        size = prod(layout.shape) * np.dtype(layout.dtype).itemsize
+        if not 0 < size <= MAX_JOINED or set(map(len, files)) != {size}:
+            return None
+        array = np.concatenate(files).view(layout.dtype).reshape(len(files), *layout.shape)
+        samples = to_steps(torch.from_numpy(array), axes, axes_before=1)
+        sizes = np.tile(np.array(find_size(samples[0]), np.float64), (len(files), 1))
+        return FieldSamples([*samples.unbind()], sizes)
 
     def read(self, id: int, data: _Item = None) -> Content | CachedImage:
         """Return an array, an image, or the bytes of a file that no step decodes.

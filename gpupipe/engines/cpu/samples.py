@@ -12,13 +12,16 @@ from functools import cached_property
 from typing import cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import EncodedImage
+from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.field_samples import CachedImage, FieldSamples
 from gpupipe.engines.cpu.ops import DecodeOp, as_array, as_packed, scratch
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import Content, Program, run_groups
 from gpupipe.engines.cpu.stages import Run, create_native, create_run, run_native
 from gpupipe.pipeline.pipeline import Pipeline
@@ -79,7 +82,9 @@ class SampleRunner:
 
     def run(self, rows: range) -> None:
         """Run the programs on successive samples of the batch."""
-        alone = [name for name in self.samples if name not in self.native]
+        alone = [
+            name for name in self.samples if name not in self.native and not self._copy(name, rows)
+        ]
         failed = set()
         for row in rows if alone else ():
             if self.is_cancelled():
@@ -96,6 +101,31 @@ class SampleRunner:
             for row in undone:
                 if row not in failed and not self._run_alone(row, [name]):
                     failed.add(row)
+
+    @cached_property
+    def _copied(self) -> Mapping[str, OutputBuffer]:
+        """The buffers of the fields that no step changes, such as labels; none while a trace is
+        recorded.
+        """
+        if not self.programs or tracing.is_recording():
+            return {}
+        ops = {name: self.programs[name].ops for name in self.pipeline.fields}
+        return {
+            name: of_field[0].output
+            for name, of_field in ops.items()
+            if len(of_field) == 1 and isinstance(of_field[0], DeliverOp)
+        }
+
+    def _copy(self, name: str, rows: range) -> bool:
+        """Copy samples of a field to their slots, all in one call; return whether it did."""
+        output = self._copied.get(name)
+        contents = self.samples[name].contents[rows.start : rows.stop]
+        arrays = [c for c in contents if isinstance(c, (np.ndarray, torch.Tensor))]
+        if output is None or len(arrays) < len(contents):
+            return False
+        with suppress(Exception):  # such as MemoryError: samples that run alone raise their own
+            return output.put(rows, arrays)
+        return False
 
     def _run_alone(self, row: int, names: Sequence[str]) -> bool:
         """Run some fields of a sample; return whether none failed."""

@@ -21,8 +21,9 @@ from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.augment.elastic import Elastic
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu import ops
-from gpupipe.engines.cpu.delivery import DeliverOp, OutputBuffer
+from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.ops import Array, in_indices
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.engines.cpu.windows import limit_windows, merge_crops
 from gpupipe.pipeline.annotations import Annotations

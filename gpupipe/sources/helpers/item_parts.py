@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ Key = str | int | None
 _NOTHING = object()
 _FILE_KEYS = {"bytes", "path"}
 """The keys of an image that Hugging Face's `Image(decode=False)` leaves encoded."""
+_NUMBERS = {"int64": int, "float64": float}
+"""The type of Python whose numbers have a dtype."""
 _DEEP_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 
 
@@ -96,6 +99,22 @@ class ItemPart:
                 f"{self.layout.dtype} {self.layout.shape}{advice}"
             )
         return array.reshape(-1).view(np.uint8)
+
+    def encode_each(self, values: Sequence[Any]) -> Sequence[NDArray[np.uint8] | str]:
+        """Return what `encode` returns of each value: of numbers of Python, in one call.
+
+        Raises:
+            ValueError: As `encode`.
+        """
+        layout = self.layout
+        if (
+            layout is not None
+            and not layout.shape
+            and set(map(type, values)) == {_NUMBERS.get(layout.dtype)}
+        ):
+            with suppress(OverflowError):  # int64 lacks the number: `encode` says so
+                return list(np.array(values, layout.dtype)[:, None].view(np.uint8))
+        return [self.encode(value) for value in values]
 
 
 def as_numbers(value: Any) -> NDArray[Any] | None:
@@ -162,7 +181,8 @@ def encode_all(parts: Sequence[ItemPart], items: Sequence[Any]) -> list[list[NDA
         OSError: A file cannot be read.
         ValueError: An item is not as the first one.
     """
-    encoded = [[part.encode(part.select(item)) for part in parts] for item in items]
+    columns = [part.encode_each([part.select(item) for item in items]) for part in parts]
+    encoded = list(zip(*columns, strict=True))
     paths = [value for values in encoded for value in values if isinstance(value, str)]
     files = iter(read_spans([Span(path) for path in paths]) if paths else ())
     return [[next(files) if isinstance(v, str) else v for v in values] for values in encoded]
@@ -268,7 +288,11 @@ def _split(item: Any) -> dict[Key, Any]:
 
 
 def _cast(number: NDArray[Any], dtype: str) -> NDArray[Any]:
-    return number.astype(dtype) if np.can_cast(number.dtype, dtype, "same_kind") else number
+    """Return a number in a dtype; unchanged if the dtype is of another kind, or has no such int."""
+    if not np.can_cast(number.dtype, dtype, "same_kind"):
+        return number
+    cast = number.astype(dtype)
+    return number if cast.dtype.kind in "iu" and cast != number else cast
 
 
 def _is_whole(value: Any) -> bool:

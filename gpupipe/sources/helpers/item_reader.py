@@ -120,12 +120,13 @@ class ItemReader:
         with self._lock:
             taken = {row: data for row in rows if (data := self._take(row, part)) is not None}
         missing = [row for row in dict.fromkeys(rows) if row not in taken]
-        names = [p.name for p in self.parts]
-        for row, values in zip(missing, self.read_parts(missing), strict=True):
-            of_row = dict(zip(names, values, strict=True))
-            taken[row] = of_row.pop(part)
+        if missing:
+            names = [p.name for p in self.parts]
+            of_rows = [dict(zip(names, values, strict=True)) for values in self.read_parts(missing)]
             with self._lock:
-                self._wait(row, of_row)
+                for row, of_row in zip(missing, of_rows, strict=True):
+                    taken[row] = of_row.pop(part)
+                    self._wait(row, of_row)
         return [taken[row] for row in rows]
 
     def read_parts(self, rows: Sequence[int]) -> list[list[NDArray[np.uint8]]]:

@@ -66,6 +66,19 @@ def test_numbers_are_of_one_dtype() -> None:
         encode_all(parts, [5])
 
 
+def test_numbers_of_python_are_encoded_at_once() -> None:
+    parts = PartChoice().learn((b"1", 3, 0.5), "x")
+    encoded = encode_all(parts, [(b"2", -7, 4.25), (b"34", 2**62, float("inf"))])
+    assert [image.tobytes() for image, *_ in encoded] == [b"2", b"34"]
+    found = {p.name: [values[n] for values in encoded] for n, p in enumerate(parts)}
+    assert [int(v.view(np.int64)[0]) for v in found["label"]] == [-7, 2**62]
+    assert [float(v.view(np.float64)[0]) for v in found["field_2"]] == [4.25, float("inf")]
+    with pytest.raises(ValueError, match=r"its 'label' is a int 9223372036854775808, but .* int64"):
+        encode_all(parts, [(b"2", 2**63, 0.0)])
+    encoded = encode_all(parts, [(b"2", 1, 0.0), (b"2", True, 0)])
+    assert [values[2].view(np.int64).tolist() for values in encoded] == [[1], [1]]
+
+
 def test_what_is_no_number_is_known() -> None:
     assert as_numbers(torch.zeros(2, dtype=torch.bfloat16)) is None
     assert as_numbers(np.array(["a"])) is None
