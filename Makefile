@@ -6,7 +6,8 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 
 # A second Ray on a machine joins the first: tests that start Ray run one by one.
-RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
+RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py \
+    tests/engines/test_unequal_shapes.py tests/test_laws_of_annotations.py
 
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
     color_stages.py compiled_degradations.py compiled_geometry.py compiled_kernels.py \

@@ -54,7 +54,10 @@ KERNELS_OFF = {"GPUPIPE_KERNELS": "off"}
 TESTS_WITHOUT_KERNELS = [
     f"tests/engines/cpu/test_{name}.py" for name in ("engine", "delivery", "lowering")
 ]
-RAY_TESTS = ("tests/engines/ray", "tests/test_ray.py", "tests/training/test_ray_train.py")
+RAY_TESTS = (
+    *("tests/engines/ray", "tests/test_ray.py", "tests/training/test_ray_train.py"),
+    *("tests/engines/test_unequal_shapes.py", "tests/test_laws_of_annotations.py"),
+)
 RAY = threading.Lock()
 """A second Ray on a machine joins the first: tests that start Ray run one by one."""
 Mutant = dict[str, Any]

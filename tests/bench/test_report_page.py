@@ -75,7 +75,8 @@ COLORS = ("light", "dark")
 WINDOWS = [
     (size, colors)
     for number, size in enumerate(SIZES)
-    for colors in (COLORS if IS_FULL else [COLORS[number % 2]])
+    for colors in (COLORS if IS_FULL else [COLORS[number // 4]])
+    if IS_FULL or size in ("desktop", "narrow phone")
 ]
 
 

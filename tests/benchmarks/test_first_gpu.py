@@ -18,8 +18,14 @@ from helpers.full_product import IS_FULL
 
 MAX_FILES = 8
 """That a machine may give back after a call."""
-SHORT_PARTS = ["versions doctor probe", "decode", "streams"]
-LONG_PARTS = ["law_1 broken_files tests", "rates engines", "training", "throughput"]
+SHORT_PARTS = ["probe decode streams"]
+LONG_PARTS = [
+    "versions doctor",
+    "law_1 broken_files tests",
+    "rates engines",
+    "training",
+    "throughput",
+]
 FAKES = {
     "versions": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "doctor": "raise OSError('no such driver')",

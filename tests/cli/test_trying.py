@@ -18,6 +18,7 @@ from gpupipe.cli.app import main
 from helpers.init_runs import jpeg
 
 
+@pytest.mark.usefixtures("forked_executable")
 def test_a_folder_is_tried_and_the_lines_it_prints_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

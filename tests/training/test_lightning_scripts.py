@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from helpers import forked_python
+from helpers.full_product import IS_FULL
 
 CLI = """
 from lightning.pytorch.cli import LightningCLI
@@ -79,6 +80,7 @@ def test_lightning_cli(small: Path) -> None:
     assert "Config of the training loader" in python(CLI, small, "fit", "--help")
 
 
+@pytest.mark.skipif(not IS_FULL, reason="imports a framework: GPUPIPE_TEST_ALL=1")
 def test_the_other_package(small: Path) -> None:
     command = [sys.executable, "-c", OTHER]  # a new Python: no other has imported `lightning`
     done = subprocess.run(

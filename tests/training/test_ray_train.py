@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from helpers import forked_python
+from helpers.full_product import IS_FULL
 
 SCRIPT = Path(__file__).with_name("ray_ranks.py")
 COUNT, WORKERS, BATCH_SIZE, KILLED_AT = 37, 2, 5, 2
@@ -18,10 +19,9 @@ LIMIT = 900
 pytestmark = pytest.mark.timeout(2 * LIMIT)
 
 
-ENGINES: dict[str, dict[str, Any]] = {
-    "dataloader": {},
-    "ray": {"engine": "ray", "ray": {"engine": "cpu", "workers": 1, "cpus": 1}},
-}
+ENGINES: dict[str, dict[str, Any]] = {"dataloader": {}}
+if IS_FULL:
+    ENGINES["ray"] = {"engine": "ray", "ray": {"engine": "cpu", "workers": 1, "cpus": 1}}
 
 
 @pytest.fixture(scope="module")

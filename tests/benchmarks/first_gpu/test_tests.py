@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("forked_executable")
+
 TESTS = """
 import os, signal, time
 import pytest

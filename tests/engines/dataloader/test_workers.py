@@ -167,5 +167,6 @@ def test_a_script_without_a_main_guard_is_told_the_lines_to_write(
     assert f"loader.multiprocessing_context={method}" in last
     assert 'if __name__ == "__main__":\n        with gpupipe.load(...) as loader:' in last
     assert "memory" not in last
-    done = run_script("guarded")
-    assert done.stdout == "60\n", done.stderr
+    if IS_FULL:
+        done = run_script("guarded")
+        assert done.stdout == "60\n", done.stderr
