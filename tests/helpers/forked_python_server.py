@@ -40,8 +40,18 @@ PRELOADED = (
     "fsspec.implementations.local",
 )
 _MAX_FILES = 32
-PRELOADED_IF_NAMED = ("lightning.pytorch",)
-"""Modules that cost seconds, and that few programs import: imported when the first one names it."""
+PRELOADED_IF_NAMED = {
+    "lightning": ("lightning.pytorch",),
+    # What ray imports, and not ray: it reads its environment when it is imported. Each worker of it
+    # is two processes one after the other, which import ray both.
+    "ray": (
+        *("google.protobuf.json_format", "jsonschema", "pandas", "psutil", "pyarrow.parquet"),
+        *("requests", "filelock", "dateutil.parser", "tqdm", "msgpack", "pdb", "wcwidth"),
+    ),
+}
+"""Modules that cost seconds, and that few programs import: imported when the first one names the
+package.
+"""
 
 
 def _serve(address: str) -> list[str]:
@@ -140,11 +150,11 @@ def _named_modules(arguments: list[str], folder: Path) -> list[str]:
         if word.endswith(".py"):
             with suppress(OSError):
                 text += (folder / word).read_text()
-    packages = {name: name.partition(".")[0] for name in PRELOADED_IF_NAMED}
     return [
         name
-        for name, package in packages.items()
+        for package, names in PRELOADED_IF_NAMED.items()
         if f"import {package}." in text or f"from {package}." in text
+        for name in names
     ]
 
 
