@@ -55,8 +55,8 @@ TESTS_WITHOUT_KERNELS = [
     f"tests/engines/cpu/test_{name}.py" for name in ("engine", "delivery", "lowering")
 ]
 RAY_TESTS = (
-    *("tests/engines/ray", "tests/test_ray.py", "tests/training/test_ray_train.py"),
-    *("tests/engines/test_unequal_shapes.py", "tests/test_laws_of_annotations.py"),
+    *("tests/engines/ray", "tests/engines/test_unequal_shapes.py"),
+    *("tests/test_laws_of_annotations.py", "tests/test_ray.py", "tests/training/test_ray_train.py"),
 )
 RAY = threading.Lock()
 """A second Ray on a machine joins the first: tests that start Ray run one by one."""

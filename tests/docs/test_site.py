@@ -16,6 +16,7 @@ import pytest
 
 from gpupipe.pipeline.step_registry import STEPS
 from helpers import browsers
+from helpers.full_product import IS_FULL
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -173,8 +174,12 @@ def quiet_page(browser: Browser, site: Path, size: str, colors: str) -> Iterator
     assert [url for url in requests if not url.startswith(own)] == []
 
 
-@pytest.mark.parametrize("colors", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+WINDOWS = [(size, colors) for size in SIZES for colors in ("light", "dark")]
+
+
+@pytest.mark.parametrize(
+    ("size", "colors"), WINDOWS if IS_FULL else [("phone", "light"), ("desktop", "dark")]
+)
 def test_pages_fit_their_window(
     browser: Browser, site: Path, pages: dict[Path, PageParser], size: str, colors: str
 ) -> None:
