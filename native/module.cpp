@@ -124,16 +124,18 @@ PyMethodDef kMethods[] = {
      "deliver_stage(flips, output) -> stage\n\n"
      "Flip and convert images of 1 to 4 channels, of uint8 or float32. `flips` is [horizontal, "
      "vertical], uint8 (B, 2), or None.\n"
-     "`output` is (batch, table, factors), for a batch (B, C, H, W); or (batch, table, factors, "
-     "windows, value), to set windows, int64 (B, 4), to a value (C,) afterwards; or None, to "
-     "return the image. Floats need no table; with factors they become (value - mean) / std."},
+     "`output` is (batch, table, factors), for a batch (B, C, H, W) or a list of its parts; or "
+     "(batch, table, factors, windows, value), to set windows, int64 (B, 4), to a value (C,) "
+     "afterwards; or None, to return the image. Floats need no table; with factors they become "
+     "(value - mean) / std."},
     {"erase_stage", erase_stage, METH_VARARGS,
      "erase_stage(windows, value) -> stage\n\n"
      "Set [top, left, height, width], int64 (B, 4), inside each image to a value: the bytes of a "
      "pixel. A window without pixels changes nothing."},
     {"fork_stage", fork_stage, METH_VARARGS,
-     "fork_stage(stages) -> stage\n\n"
-     "Run each stage of a tuple on the same image."},
+     "fork_stage(branches) -> stage\n\n"
+     "Run each branch of a tuple, (stage, views), on the same image. The stage has a row for each "
+     "view and sample: row n * B + r is view n of sample r."},
     {"resize_stage", resize_stage, METH_VARARGS,
      "resize_stage(sizes, windows, flips, is_cubic, antialias, output) -> stage\n\n"
      "Resize to `sizes`, int64 (B, 2), cut out `windows`, int64 (B, 4), and flip them. For `flips` "

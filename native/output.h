@@ -199,7 +199,7 @@ class Slot : public Target {
 
 // The slots of a batch. Python passes (batch, table, factors, windows, value): after a sample is
 // written, its window is set to the value. Windows and value are None if nothing is erased. The
-// batch is (B, C, H, W), or a list of B arrays (1, C, H, W), each of a size of its own.
+// batch is (B, C, H, W), or a list of such parts, each of a size of its own.
 class Output {
  public:
   bool read(PyObject* tuple) {
@@ -268,12 +268,15 @@ class Output {
           !read_target(one, &target))
         return false;
       if (!n) first_ = target;
-      if (one.side(0) != 1 || target.item_size != first_.item_size ||
-          target.channels != first_.channels ||
+      if (target.item_size != first_.item_size || target.channels != first_.channels ||
           target.is_interleaved != first_.is_interleaved)
-        return refuse("the targets of a list are not (1, C, H, W) of one dtype and layout");
-      targets_.push_back(target);
+        return refuse("the targets of a list are not of one dtype and layout");
+      for (Py_ssize_t row = 0; row < one.side(0); ++row) {
+        targets_.push_back(target);
+        target.values += one.stride(0);
+      }
     }
+    if (targets_.empty()) return refuse("the targets of a list have no samples");
     return true;
   }
 

@@ -147,30 +147,58 @@ class BlendStage : public Stage {
   std::vector<InnerStage> branches_;
 };
 
-// Runs several stages, each on the same image, such as the views of a sample. The image stays.
+// Runs several stages, each on the same image, such as the views of a sample. The image stays. A
+// branch that makes n views has n rows for each sample: row k * rows() + r is view k of sample r.
 class ForkStage : public Stage {
  public:
   bool read(PyObject* arguments) override {
     PyObject* branches;
-    return PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &branches) &&
-           read_parts(branches, &branches_);
-  }
-
-  bool run(int row, Image* image, Arena& arena) const override {
-    for (const InnerStage& branch : branches_) {
-      const Arena::Mark mark = arena.mark();
-      Image own = *image;
-      own.is_writable = false;
-      if (!branch->run(row, &own, arena)) return false;
-      arena.release(mark);
+    if (!PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &branches)) return false;
+    branches_.resize(size_t(PyTuple_Size(branches)));
+    for (size_t n = 0; n < branches_.size(); ++n) {
+      PyObject* const pair = PyTuple_GetItem(branches, Py_ssize_t(n));
+      if (!PyTuple_Check(pair)) return refuse("a branch is no tuple (stage, views)");
+      PyObject* capsule;
+      Branch& branch = branches_[n];
+      if (!PyArg_ParseTuple(pair, "Oi", &capsule, &branch.views) || !branch.stage.read(capsule))
+        return false;
+      if (!add_part(*branch.stage, branch.views)) return false;
     }
     return true;
   }
 
-  bool can_run(int row) const override { return can_all_run(branches_, row); }
+  bool run(int row, Image* image, Arena& arena) const override {
+    return all_of_row(row, [&](const Stage& stage, int own_row) {
+      const Arena::Mark mark = arena.mark();
+      Image own = *image;
+      own.is_writable = false;
+      if (!stage.run(own_row, &own, arena)) return false;
+      arena.release(mark);
+      return true;
+    });
+  }
+
+  bool can_run(int row) const override {
+    return all_of_row(row, [](const Stage& stage, int own_row) { return stage.can_run(own_row); });
+  }
 
  private:
-  std::vector<InnerStage> branches_;
+  struct Branch {
+    InnerStage stage;
+    int views = 1;
+  };
+
+  // Whether a function returns true for each view of a sample. Ends at the first that does not.
+  template <typename Function>
+  bool all_of_row(int row, const Function& function) const {
+    for (const Branch& branch : branches_)
+      for (int view = 0; view < branch.views; ++view)
+        if (!function(*branch.stage, int(view * std::max<Py_ssize_t>(rows(), 0)) + row))
+          return false;
+    return true;
+  }
+
+  std::vector<Branch> branches_;
 };
 
 }  // namespace

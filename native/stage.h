@@ -72,11 +72,13 @@ class Stage {
     return true;
   }
 
-  // Takes a stage that this one contains.
-  bool add_part(const Stage& part) {
+  // Takes a stage that this one contains, which has `copies` rows for each row of this one.
+  bool add_part(const Stage& part, int copies = 1) {
     depth_ = std::max(depth_, part.depth() + 1);
     if (depth_ > kMaxDepth) return refuse("the stages contain each other too deeply");
-    return add_rows(part.rows());
+    if (copies < 1 || (part.rows() != kAnyRows && part.rows() % copies))
+      return refuse("a stage has not as many rows for each of its copies");
+    return add_rows(part.rows() == kAnyRows ? kAnyRows : part.rows() / copies);
   }
 
   // Takes a tuple of stages that this one runs. Where `has_gaps`, None stands for no stage.

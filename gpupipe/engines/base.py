@@ -10,7 +10,7 @@ Protocols that only one command or one kind of source needs are defined where th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -71,11 +71,19 @@ class Job:
     max_pixels: int | None = None
     cache_decoded: DecodedCacheOptions | None = None
 
-    def steps_for(self, plan: Plan) -> dict[str, list[DrawnStep]]:
+    def steps_for(
+        self, plan: Plan, alike: Sequence[Sequence[str]] = ()
+    ) -> dict[str, list[DrawnStep]]:
         """Return the steps for a batch, with random parameters. Engines get steps only from here.
 
         The scheduled numbers of the steps have the values for the plan's epoch. If a sample comes
         twice in the epoch, it gets other parameters each time.
+
+        Args:
+            plan: The plan of the batch, of B samples.
+            alike: Groups of views with equal steps. The result has the first view of each in place
+                of all n of them: its parameters are arrays (n * B, ...), with the rows of one view
+                after those of another. A plan with annotations has no such groups.
 
         Returns:
             The steps in order, by the name of the field or view. The steps of a view begin with the
@@ -84,18 +92,24 @@ class Job:
         Raises:
             StepError: The code of a step failed.
         """
-        pipeline, seed = self.pipeline.at_epoch(plan.epoch), self.loader.seed
+        pipeline = self.pipeline.at_epoch(plan.epoch)
         if plan.annotations is not None:
             return {
                 name: list(map(DrawnStep, pipeline.entries_on(name), of_field))
                 for name, of_field in plan.annotations.parameters.items()
             }
-        by_name = {name: pipeline.entries_on(name) for name in (*pipeline.fields, *pipeline.views)}
-        entries = [entry for of_field in by_name.values() for entry in of_field]
-        drawn = draw_parameters(entries, seed, plan.epoch, plan.ids, plan.repeats)
+        groups = {group[0]: group for group in alike}
+        later = {view for group in alike for view in group[1:]}
+        steps = {
+            name: list(zip(*map(pipeline.entries_on, groups.get(name, [name])), strict=True))
+            for name in (*pipeline.fields, *pipeline.views)
+            if name not in later
+        }
+        every = [entries for of_field in steps.values() for entries in of_field]
+        drawn = draw_parameters(every, self.loader.seed, plan.epoch, plan.ids, plan.repeats)
         return {
-            name: [DrawnStep(entry, next(drawn)) for entry in of_field]
-            for name, of_field in by_name.items()
+            name: [DrawnStep(entries[0], next(drawn)) for entries in of_field]
+            for name, of_field in steps.items()
         }
 
     def annotate(

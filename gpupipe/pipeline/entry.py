@@ -126,7 +126,7 @@ class Entry(BaseEntry[Step]):
         Raises:
             StepError: If the step's `sample` raises, or returns an array of another length than B.
         """
-        (parameters,) = draw_parameters([self], seed, epoch, ids, repeats)
+        (parameters,) = draw_parameters([[self]], seed, epoch, ids, repeats)
         return parameters
 
     def lower(self, image: Primitives, parameters: Params) -> None:
@@ -190,7 +190,7 @@ class Entry(BaseEntry[Step]):
 
 
 def draw_parameters(
-    entries: Sequence[Entry],
+    steps: Sequence[Sequence[Entry]],
     seed: int,
     epoch: int,
     ids: NDArray[np.int64],
@@ -199,11 +199,23 @@ def draw_parameters(
     """Draw the parameters of several steps for a batch; yield those of each: see Entry.parameters.
 
     The uniform draws of all steps are computed at once.
+
+    Args:
+        steps: For each step its entries, n of them if n views have the same step. Its arrays are
+            (n * B, ...): the rows of each entry after those of the entry before it.
+        seed: The loader's seed.
+        epoch: The epoch, from 0.
+        ids: The samples' rows in the index, int64 (B,).
+        repeats: As for Entry.parameters.
     """
-    streams = [(draws.stream(entry.key), entry.step.num_uniforms) for entry in entries]
-    every = draws.uniform_for_streams(seed, epoch, ids, streams, repeats)
-    for entry, uniform in zip(entries, every, strict=True):
-        yield entry.sample(uniform, f"{len(ids)} samples")
+    streams = [
+        (draws.stream(entry.key), entry.step.num_uniforms) for entries in steps for entry in entries
+    ]
+    uniforms = iter(draws.uniform_for_streams(seed, epoch, ids, streams, repeats))
+    for entries in steps:
+        own = [next(uniforms) for _ in entries]
+        uniform = own[0] if len(own) == 1 else np.concatenate(own)
+        yield entries[0].sample(uniform, f"{len(uniform)} samples")
 
 
 def chain_steps(

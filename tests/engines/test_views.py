@@ -11,6 +11,9 @@ import torch
 
 import gpupipe
 from gpupipe.decoders.chain import EncodedImage
+from gpupipe.engines.cpu.engine import CpuEngine
+from gpupipe.engines.cpu.lowering import StepLowering
+from helpers.jpeg_kinds import encode, several_scans
 from helpers.reference import emitted
 from helpers.served import serving
 
@@ -85,6 +88,31 @@ def test_engines_make_the_same_views(photos: Path) -> None:
             for name, scale in zip(NAMES, (1, 1, 255), strict=True):
                 difference = (views[name].float() - reference[id][name].float()).abs() * scale
                 assert difference.mean() < 1.5, f"{name} of sample {id}"
+
+
+def test_copies_of_a_view_are_lowered_at_once_to_the_same_pixels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [encode((50 + n, 60), "420") for n in range(4)]
+    files.append(dict(several_scans((70, 60)))["progressive"])  # runs alone
+    (tmp_path / "a").mkdir()
+    for n, file in enumerate(files):
+        (tmp_path / "a" / f"{n}.jpg").write_bytes(file)
+    made = []
+    for finds in (True, False):
+        if not finds:
+            monkeypatch.setattr(
+                StepLowering, "_find_alike", lambda self, name: [(view,) for view in NAMES]
+            )
+        with gpupipe.load(config(tmp_path), engine="cpu", batch_size=3) as loader:
+            assert isinstance(loader.engine, CpuEngine)
+            (groups,) = loader.engine._phases[0]._alike.values()
+            made.append(by_id(loader))
+        assert (groups == [("global_0", "global_1"), ("local",)]) == finds
+    together, alone = made
+    assert len(together) == len(files)
+    for id, views in together.items():
+        assert all(torch.equal(views[name], alone[id][name]) for name in NAMES)
 
 
 def test_a_file_is_decoded_once_for_all_views(

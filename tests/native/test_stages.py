@@ -98,10 +98,35 @@ def test_each_view_gets_the_same_image() -> None:
     views = []
     for n, batch in enumerate(batches):
         crop = kernels.crop_stage(np.array([[0, 5 * n, 4, 5]]))
-        views.append(kernels.program((crop, deliver(batch))))
+        views.append((kernels.program((crop, deliver(batch))), 1))
     assert kernels.run_program(kernels.fork_stage(tuple(views)), [0], [image]) == []
     for n, batch in enumerate(batches):
         assert np.array_equal(batch[0].transpose(1, 2, 0), image[:, 5 * n : 5 * n + 5])
+
+
+def test_a_branch_of_several_views_has_a_row_for_each_view_of_each_sample() -> None:
+    images = [picture(4, 10), picture(4, 11)]
+    batches = [np.zeros((2, 3, 4, 5), np.uint8) for _ in range(3)]
+    windows = np.array([[0, left, 4, 5] for left in (0, 1, 2, 3, 4, 5)])
+    output = batches, None, None
+    branch = kernels.program((kernels.crop_stage(windows), kernels.deliver_stage(None, output)))
+    fork = kernels.fork_stage(((branch, 3),))
+    assert kernels.run_program(fork, [1, 0], images[::-1]) == []
+    for view, batch in enumerate(batches):
+        for row, image in enumerate(images):
+            left = windows[2 * view + row, 1]
+            assert np.array_equal(batch[row].transpose(1, 2, 0), image[:, left : left + 5])
+    with pytest.raises(IndexError, match="no row 2"):
+        kernels.run_program(fork, [2], images[:1])
+    for views in (4, 0, -3):
+        with pytest.raises(ValueError, match="as many rows for each of its copies"):
+            kernels.fork_stage(((branch, views),))
+    with pytest.raises(ValueError, match="no tuple"):
+        kernels.fork_stage((branch,))
+    with pytest.raises(ValueError, match="empty"):
+        kernels.deliver_stage(None, ([], None, None))
+    with pytest.raises(ValueError, match="no samples"):
+        kernels.deliver_stage(None, ([np.zeros((0, 3, 4, 5), np.uint8)], None, None))
 
 
 def test_a_program_keeps_what_it_needs() -> None:
@@ -120,7 +145,7 @@ def test_what_is_no_stage_does_not_run(stage: Any) -> None:
         lambda: kernels.program((stage,)),
         lambda: kernels.run_program(stage, [], []),
         lambda: kernels.run_stage(stage, 0, picture(2, 2)),
-        lambda: kernels.fork_stage((stage,)),
+        lambda: kernels.fork_stage(((stage, 1),)),
     ):
         with pytest.raises((ValueError, TypeError), match="PyCapsule"):
             call()
@@ -145,7 +170,7 @@ def test_rows_and_contents_that_do_not_fit_are_refused() -> None:
 NESTED = """
 from gpupipe import _kernels
 stage = _kernels.program(())
-for nest in (_kernels.program, _kernels.fork_stage):
+for nest in (_kernels.program, lambda inner: _kernels.fork_stage(((inner[0], 1),))):
     for n in range(300_000):
         try:
             stage = nest((stage,))

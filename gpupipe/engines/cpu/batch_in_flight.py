@@ -25,7 +25,7 @@ from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import Shapes
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
-from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.program import FieldProgram
 from gpupipe.engines.cpu.sample_reader import SampleReader
 from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.engines.cpu.threads import ThreadPool
@@ -228,8 +228,8 @@ class BatchInFlight:
             return False
         return True
 
-    def _lower_rows(self, rows: list[int]) -> Mapping[str, Program]:
-        """Create the output buffers for the samples in `rows`; return the program of each field."""
+    def _lower_rows(self, rows: list[int]) -> Mapping[str, FieldProgram]:
+        """Create the output buffers for the samples in `rows`; return their programs, by field."""
         if not rows:
             return {}
         is_all = len(rows) == len(self.plan.ids)

@@ -38,10 +38,10 @@ _extension = find_extension()
 _Output = tuple[
     Array | list[Array], Array | None, NDArray[np.float32] | None, Array | None, Array | None
 ]
-"""The batch (B, C, H, W), or the slot (1, C, H, W) of each sample; a table of the new value of each
-uint8 value, or None to keep the values; coefficients that compute the same values as the table, or
-None; and the windows to erase and the value to erase them with, or None. Values of float32 have no
-table, but may have coefficients.
+"""The batch (B, C, H, W), or a list of its parts, such as the slot (1, C, H, W) of each sample; a
+table of the new value of each uint8 value, or None to keep the values; coefficients that compute
+the same values as the table, or None; and the windows to erase and the value to erase them with, or
+None. Values of float32 have no table, but may have coefficients.
 """
 _Values = tuple[torch.dtype, Array | None, NDArray[np.float32] | None]
 """The dtype of the batch, and the table and the coefficients of an _Output."""
@@ -197,7 +197,7 @@ class _Delivery:
         dtype, table, coefficients = self.find_values()
         if self.erase is not None and self.erase.seeds is not None:
             return None
-        batch: Array | list[Array] | None = self.deliver.begin_all(self.channels, dtype)
+        batch = self.deliver.begin_all(self.channels, dtype)
         if batch is None:
             batch = self.deliver.begin_each(self.channels, dtype)
         if batch is None:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from gpupipe.augment import noise
 from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.joined_buffers import Output
 from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Stage
 from gpupipe.engines.last_steps import Conversions, make_table
 
@@ -37,13 +37,14 @@ class DeliverOp(ops.Op):
     `sizes` is [height, width] of each image, (B, 2), if all of them are known.
     """
 
-    output: OutputBuffer
+    output: Output
     sizes: NDArray[np.float64] | None = None
 
-    def begin_all(self, channels: int, dtype: torch.dtype) -> Array | None:
+    def begin_all(self, channels: int, dtype: torch.dtype) -> Array | list[Array] | None:
         """Return the batch, (B, channels, H, W), if all images have one size that is known.
 
-        Return None if they have not, or if the output has no memory.
+        Return a list of such arrays if several buffers are joined. Return None if the sizes differ
+        or are not known, or if the output has no memory.
         """
         if self.sizes is None or not len(self.sizes) or (self.sizes != self.sizes[0]).any():
             return None
@@ -80,7 +81,7 @@ class Conversion:
 
     conversions: Conversions
     dtype: str | None
-    output: OutputBuffer
+    output: Output
 
     def table(self, channels: int) -> torch.Tensor:
         """Return the delivered value of each uint8 value: a tensor (channels, 1, 256)."""
@@ -140,7 +141,7 @@ def end_with_delivery(
     return Kernel(name, run, stage)
 
 
-def _erase_in_slot(erase: ops.EraseOp, output: OutputBuffer, row: int) -> None:
+def _erase_in_slot(erase: ops.EraseOp, output: Output, row: int) -> None:
     top, left, height, width = ops.as_ints(erase.windows, row)
     if height and width and output.has_slot(row):
         window = output.slot(row)[:, top : top + height, left : left + width]
@@ -158,7 +159,7 @@ def find_delivery(match: Match) -> Kernel | None:
     return end_with_delivery("deliver", match, partial(_deliver, output))
 
 
-def _deliver(output: OutputBuffer, pixels: Pixels, row: int) -> None:
+def _deliver(output: Output, pixels: Pixels, row: int) -> None:
     """Copy a sample to its slot, and convert its dtype."""
     sample, dtype = as_tensor(pixels), output.format.dtype
     if output.begin(row, tuple(sample.shape), getattr(torch, dtype) if dtype else sample.dtype):

@@ -8,6 +8,7 @@ A step runs in torch in these cases:
 - its field is an array that is no image: see `spec_checks.is_picture`.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TypeVar
@@ -25,13 +26,15 @@ from gpupipe.engines.cpu import (
     kernels,
     process_calls,
 )
+from gpupipe.engines.cpu.joined_buffers import JoinedBuffers
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
-from gpupipe.engines.cpu.program import Program, Rules
+from gpupipe.engines.cpu.program import FieldProgram, Program, Rules, ViewProgram
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
+from gpupipe.runtime import tracing
 from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.failures import is_foreign
 from gpupipe.runtime.installation import has_opencv
@@ -40,6 +43,9 @@ from gpupipe.steps.decode import Decode
 
 Sizes = Mapping[str, NDArray[np.float64]]
 """[height, width] of the decoded images and arrays of a batch, (B, 2), by field."""
+
+ViewGroups = Sequence[tuple[str, ...]]
+"""The views of a field. Those of a tuple have equal steps, and one program."""
 
 _Result = TypeVar("_Result")
 _MAX_TRIES = 1000
@@ -94,6 +100,27 @@ class StepLowering:
             is_size_known = self._choose(name, _can_be_image(spec))
             for view in job.pipeline.views_of(name):
                 self._choose(view, is_size_known)
+        self._alike = {name: self._find_alike(name) for name in job.pipeline.fields}
+
+    def _find_alike(self, name: str) -> ViewGroups:
+        """Group the views of a field: successive ones with equal steps, as `count` makes them.
+
+        A view is alone if a step of another package might look at more than a row of its
+        parameters, or if images may differ in shape.
+        """
+        groups: list[tuple[str, ...]] = []
+        can_join, last = self.job.loader.shapes == "equal", None
+        for view in self.job.pipeline.views_of(name):
+            entries = self.job.pipeline.entries_on(view)
+            is_own = all(not is_foreign(type(entry.step)) for entry in entries)
+            is_own = is_own and not any((entry.key, view) in self._in_torch for entry in entries)
+            steps = [(entry.where, entry.step) for entry in entries] if is_own else None
+            if can_join and steps and steps == last:
+                groups[-1] += (view,)
+            else:
+                groups.append((view,))
+            last = steps
+        return groups
 
     def decode_step(self, name: str) -> Decode | None:
         """Return the step `decode` at the start of a field; None if the field has none."""
@@ -111,8 +138,11 @@ class StepLowering:
 
     def lower(
         self, plan: Plan, sizes: Sizes, outputs: Mapping[str, OutputBuffer]
-    ) -> dict[str, Program]:
-        """Return the program of each field and view for a batch.
+    ) -> dict[str, FieldProgram]:
+        """Return the programs of each field for a batch.
+
+        Views with equal steps have one program, unless a trace is recorded: there each view has its
+        own steps.
 
         Args:
             plan: The plan of the batch.
@@ -123,25 +153,36 @@ class StepLowering:
             SampleIncompatibleError: A step cannot process one of the samples.
             StepError: The code of a step failed.
         """
-        programs = {}
-        pipeline, steps = self.job.pipeline, self.job.steps_for(plan)
+        is_alone = plan.annotations is not None or tracing.is_recording()
+        return self._lower(plan, sizes, outputs, {} if is_alone else self._alike)
+
+    def _lower(
+        self,
+        plan: Plan,
+        sizes: Sizes,
+        outputs: Mapping[str, OutputBuffer],
+        alike: Mapping[str, ViewGroups],
+    ) -> dict[str, FieldProgram]:
+        programs, count = {}, len(plan.ids)
+        pipeline = self.job.pipeline
+        steps = self.job.steps_for(plan, list(itertools.chain(*alike.values())))
         for name, spec in pipeline.fields.items():
-            unknown = np.zeros((len(plan.ids), 2))
+            unknown = np.zeros((count, 2))
             tracer = Tracer(sizes.get(name, unknown), self._rules, spec)
             self._trace(name, tracer, steps[name])
-            views = pipeline.views_of(name)
-            for view in views:
-                fork = tracer.fork()
-                self._trace(view, fork, steps[view])
-                programs[view] = fork.program(outputs[view])
-            programs[name] = tracer.program(None if views else outputs[name])
+            views = []
+            for group in alike.get(name, [(view,) for view in pipeline.views_of(name)]):
+                fork = tracer.fork(copies=len(group))
+                self._trace(group[0], fork, steps[group[0]])
+                buffers = [outputs[view] for view in group]
+                output = buffers[0] if len(group) == 1 else JoinedBuffers(buffers, count)
+                views.append(ViewProgram(fork.program(output), len(group), count))
+            programs[name] = FieldProgram(tracer.program(None if views else outputs[name]), views)
         return programs
 
     def operators(self) -> list[Operator]:
         """Return the name, device and step keys of each kernel that runs, field by field."""
-        programs, pipeline = self._example_programs(), self.job.pipeline
-        order = [n for name in pipeline.fields for n in (name, *pipeline.views_of(name))]
-        return [operator for name in order for operator in programs[name].list_operators()]
+        return [operator for p in self._example_programs() for operator in p.list_operators()]
 
     def needs_torchvision(self) -> bool:
         """Return whether the steps may call torchvision."""
@@ -149,14 +190,15 @@ class StepLowering:
             programs = self._example_programs()
         except EngineError:  # the steps refuse every example, but perhaps not the data
             return True
-        return any(program.needs_torchvision() for program in programs.values())
+        return any(program.needs_torchvision() for program in programs)
 
-    def _example_programs(self) -> dict[str, Program]:
-        """Return the program of each field and view for one made-up sample."""
+    def _example_programs(self) -> list[Program]:
+        """Return the program of each field for one made-up sample, each with those of its views."""
         outputs = self.create_outputs(1, None)
         fields = self.job.pipeline.fields
         sizes = {name: _example_size(spec) for name, spec in fields.items() if _can_be_image(spec)}
-        return self._try_samples(lambda plan: self.lower(plan, sizes, outputs))
+        by_field = self._try_samples(lambda plan: self._lower(plan, sizes, outputs, {}))
+        return [program for of_field in by_field.values() for program in of_field.programs]
 
     def _trace(  # type: ignore[explicit-any]  # of DrawnStep
         self, name: str, tracer: Tracer, steps: Sequence[DrawnStep]

@@ -24,8 +24,8 @@ from gpupipe.engines.cpu.delivery import (
     end_with_delivery,
     find_conversion,
 )
+from gpupipe.engines.cpu.joined_buffers import Output
 from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, scratch, with_channels
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
 
 _FLAGS = {
@@ -189,7 +189,7 @@ def _deliver(
         cv2.LUT(array, _as_bits(values.numpy()), dst=_as_bits(slot.numpy()))
 
 
-def _deliver_planes(output: OutputBuffer, table: torch.Tensor, planes: Array, row: int) -> None:
+def _deliver_planes(output: Output, table: torch.Tensor, planes: Array, row: int) -> None:
     """Write the planes of an image, (C, H, W), to its slot, through a table (C, 1, 256)."""
     if not output.begin(row, planes.shape, table.dtype):
         return

@@ -250,6 +250,39 @@ class Program:
 
 
 @dataclass(frozen=True)
+class ViewProgram:
+    """The program of one view, or of several views whose steps are equal.
+
+    Attributes:
+        program: Has `num_views` rows for each sample: row n * B + r is view n of sample r.
+        num_views: How many views it makes.
+        num_samples: How many samples the batch has, B.
+    """
+
+    program: Program
+    num_views: int
+    num_samples: int
+
+    def run(self, pixels: Pixels, row: int) -> None:
+        """Run the program on the sample in row `row` of the batch, once for each view."""
+        for n in range(self.num_views):
+            self.program.run(pixels, n * self.num_samples + row)
+
+
+@dataclass(frozen=True)
+class FieldProgram:
+    """The program of a field, and those of the views that are made of its result."""
+
+    program: Program
+    views: Sequence[ViewProgram] = ()
+
+    @property
+    def programs(self) -> list[Program]:
+        """The program of the field, and after it those of the views."""
+        return [self.program, *(view.program for view in self.views)]
+
+
+@dataclass(frozen=True)
 class BranchingOp(Op):
     branches: Sequence[Program]
 

@@ -22,7 +22,7 @@ from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.field_samples import CachedImage, FieldSamples
 from gpupipe.engines.cpu.ops import DecodeOp, as_array, as_packed, scratch
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
-from gpupipe.engines.cpu.program import Content, Program, run_groups
+from gpupipe.engines.cpu.program import Content, FieldProgram, run_groups
 from gpupipe.engines.cpu.stages import Run, create_native, create_run, run_native
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime import tracing
@@ -37,7 +37,7 @@ class SampleRunner:
 
     Attributes:
         pipeline: The fields, and their views.
-        programs: The program of each field and view.
+        programs: The programs of each field.
         samples: The samples of each field. `run` drops the contents of those that run one by one.
         open: Returns a sample of a field as the program takes it: see SampleReader.open.
         cache: The decoded cache, or None.
@@ -47,7 +47,7 @@ class SampleRunner:
     """
 
     pipeline: Pipeline
-    programs: Mapping[str, Program]
+    programs: Mapping[str, FieldProgram]
     samples: Mapping[str, FieldSamples]
     open: Callable[[str, Content | CachedImage], Content | CachedImage]
     cache: DecodedCache | None
@@ -66,9 +66,9 @@ class SampleRunner:
         if not self.programs or tracing.is_recording():
             return natives
         for name in self.pipeline.fields:
-            views = [self.programs[view] for view in self.pipeline.views_of(name)]
+            of_field = self.programs[name]
             with suppress(Exception):  # such as MemoryError: samples raise errors of their own
-                stage = create_native(self.programs[name].rest, views)
+                stage = create_native(of_field.program.rest, of_field.views)
                 if stage is not None:
                     field = self.samples[name]
                     inputs = self._list_inputs(name, field)
@@ -109,12 +109,12 @@ class SampleRunner:
         """
         if not self.programs or tracing.is_recording():
             return {}
-        ops = {name: self.programs[name].ops for name in self.pipeline.fields}
-        return {
-            name: of_field[0].output
-            for name, of_field in ops.items()
-            if len(of_field) == 1 and isinstance(of_field[0], DeliverOp)
-        }
+        copied = {}
+        for name in self.pipeline.fields:
+            match self.programs[name].program.ops:
+                case [DeliverOp(output=OutputBuffer() as output)]:
+                    copied[name] = output
+        return copied
 
     def _copy(self, name: str, rows: range) -> bool:
         """Copy samples of a field to their slots, all in one call; return whether it did."""
@@ -160,13 +160,13 @@ class SampleRunner:
             return _NOT_NATIVE if isinstance(content.content, EncodedImage) else content.content
         if not isinstance(content, EncodedImage):
             return _NOT_NATIVE if content is None else as_array(content)
-        decode = self.programs[name].ops[0]
+        decode = self.programs[name].program.ops[0]
         assert isinstance(decode, DecodeOp)
         is_jpeg = isinstance(content.decoder, JpegWindow) and content.is_upright(decode.options)
         return content.data if is_jpeg else _NOT_NATIVE
 
     def _run_field(self, name: str, content: Content | CachedImage, row: int) -> None:
-        program = self.programs[name]
+        program = self.programs[name].program
         if not isinstance(content, CachedImage):
             pixels = program.run(content, row)
         elif not isinstance(content.content, EncodedImage):
@@ -177,5 +177,5 @@ class SampleRunner:
                 packed = cast("NDArray[np.uint8]", as_packed(prefix))
                 self.cache.store(content.sample, packed, content.size)
             pixels = run_groups(program.rest, prefix, row)
-        for view in self.pipeline.views_of(name):
-            self.programs[view].run(pixels, row)
+        for view in self.programs[name].views:
+            view.run(pixels, row)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.reading import FileSet
-from gpupipe.engines.cpu.program import Group, Program, Stage
+from gpupipe.engines.cpu.program import Group, Stage, ViewProgram
 from gpupipe.runtime.installation import find_extension
 
 _extension = find_extension()
@@ -29,7 +29,7 @@ def create_program(groups: Sequence[Group]) -> Stage | None:
     return None if stages is None else Stage(_extension.program(stages))
 
 
-def create_native(groups: Sequence[Group], views: Sequence[Program]) -> Stage | None:
+def create_native(groups: Sequence[Group], views: Sequence[ViewProgram]) -> Stage | None:
     """Return the stage that runs groups, and then each view on their result.
 
     Args:
@@ -39,14 +39,16 @@ def create_native(groups: Sequence[Group], views: Sequence[Program]) -> Stage | 
     Returns:
         The stage; None if a kernel has no stage for this batch.
     """
-    if not all(_have_stages(part) for part in (groups, *(view.groups for view in views))):
+    every = groups, *(view.program.groups for view in views)
+    if not all(_have_stages(part) for part in every):
         return None
-    stages = _create_stages(groups)
-    branches = [create_program(view.groups) for view in views]
-    if stages is None or not all(branches):
+    stages, *branches = map(_create_stages, every)
+    if stages is None or None in branches:
         return None
     if branches:
-        stages = (*stages, Stage(_extension.fork_stage(tuple(branches))))
+        pairs = zip(views, branches, strict=True)
+        forks = tuple((_extension.program(stages), view.num_views) for view, stages in pairs)
+        stages = (*stages, Stage(_extension.fork_stage(forks)))
     return Stage(_extension.program(stages))
 
 

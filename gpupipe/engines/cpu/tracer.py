@@ -22,8 +22,8 @@ from gpupipe.augment.elastic import Elastic
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp
+from gpupipe.engines.cpu.joined_buffers import Output
 from gpupipe.engines.cpu.ops import Array, in_indices
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.engines.cpu.windows import limit_windows, merge_crops
 from gpupipe.pipeline.annotations import Annotations
@@ -244,14 +244,17 @@ class Tracer:
         """
         self._cut = len(self.ops)
 
-    def fork(self, present: NDArray[np.bool_] | None = None) -> Tracer:
+    def fork(self, present: NDArray[np.bool_] | None = None, copies: int = 1) -> Tracer:
         """Return a tracer with the current sizes and spec of the samples, and no operations.
 
-        Its calls apply to the samples in `present`, bool (B,); None for all.
+        Args:
+            present: The samples to which the calls apply, bool (B,); None for all.
+            copies: How many rows it has for each sample: row n * B + r is copy n of sample r.
         """
-        return Tracer(self.size, self._rules, self.spec, self.step, present)
+        size = self.size if copies == 1 else np.tile(self.size, (copies, 1))
+        return Tracer(size, self._rules, self.spec, self.step, present)
 
-    def program(self, output: OutputBuffer | None = None) -> Program:
+    def program(self, output: Output | None = None) -> Program:
         """Return the program of all operations. It decodes only the windows that are needed.
 
         With an `output`, the program ends with the delivery to it.

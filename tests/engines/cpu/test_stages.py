@@ -12,7 +12,7 @@ from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.ops import as_tensor
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
-from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.program import Program, ViewProgram
 from gpupipe.engines.cpu.stages import create_native, create_program, create_run, run_native
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
@@ -88,7 +88,7 @@ def test_views_start_from_the_same_image() -> None:
         for traced in (view, same):
             if turned:
                 flip(traced)
-        views.append(view.program(buffer))
+        views.append(ViewProgram(view.program(buffer), 1, 3))
         expected.append(alone(same.program()))
     first = run_all(tracer.program().groups, buffers[0], views)
     assert torch.equal(first, expected[0])
