@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from gpupipe.errors import GpupipeError
 from gpupipe.loader import Loader
 from gpupipe.runtime.installation import require_extra
-
-_LOOPBACK = "127.0.0.1"
+from gpupipe.runtime.metrics_endpoint import LOOPBACK, MetricsEndpoint
 
 
 class Monitor:
@@ -222,25 +222,18 @@ class PrometheusExporter:
             GpupipeError: If prometheus-client is not installed, or the port is taken.
         """
         require_extra("prometheus", ("prometheus_client",), "PrometheusExporter")
-        from prometheus_client import CollectorRegistry, start_http_server
-
-        registry = CollectorRegistry()
-        registry.register(_Collector(monitor))
         try:
-            self._http, self._thread = start_http_server(port, addr=_LOOPBACK, registry=registry)
+            self._endpoint = MetricsEndpoint(partial(_collect, monitor), port)
         except OSError as e:
             raise GpupipeError(
-                f"PrometheusExporter cannot listen at {_LOOPBACK}:{port}: {e.strerror}; "
+                f"PrometheusExporter cannot listen at {LOOPBACK}:{port}: {e.strerror}; "
                 "write another port, or 0 for a free one"
             ) from None
-        self.port: int = self._http.server_port
+        self.port = self._endpoint.port
 
     def close(self) -> None:
         """Stop serving. Idempotent."""
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._http.server_close()
-            self._thread.join()
+        self._endpoint.close()
 
     def __enter__(self) -> "PrometheusExporter":
         return self
@@ -249,28 +242,23 @@ class PrometheusExporter:
         self.close()
 
 
-class _Collector:
-    """Collects the metrics at each request from Prometheus."""
+def _collect(monitor: Monitor) -> Iterator[Any]:
+    """Yield the metrics of a monitor for Prometheus."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        monitor, rank = self._monitor, [str(self._monitor.loader.sampler.rank)]
-        for kind, name, help_text, value in (
-            (CounterMetricFamily, "steps", "Training steps.", monitor.steps),
-            (CounterMetricFamily, "step_seconds", "Seconds of all steps.", monitor.seconds),
-            (CounterMetricFamily, "wait_seconds", "Seconds spent waiting.", monitor.waited),
-            (GaugeMetricFamily, "wait_ratio", "Waiting per step time.", monitor.share),
-            (
-                GaugeMetricFamily,
-                "accelerator_utilisation_ratio",
-                "Step time without waiting, per step time: AU of MLPerf Storage.",
-                monitor.accelerator_utilisation,
-            ),
-        ):
-            family = kind(f"gpupipe_monitor_{name}", help_text, labels=["rank"])
-            family.add_metric(rank, value)
-            yield family
+    rank = [str(monitor.loader.sampler.rank)]
+    for kind, name, help_text, value in (
+        (CounterMetricFamily, "steps", "Training steps.", monitor.steps),
+        (CounterMetricFamily, "step_seconds", "Seconds of all steps.", monitor.seconds),
+        (CounterMetricFamily, "wait_seconds", "Seconds spent waiting.", monitor.waited),
+        (GaugeMetricFamily, "wait_ratio", "Waiting per step time.", monitor.share),
+        (
+            GaugeMetricFamily,
+            "accelerator_utilisation_ratio",
+            "Step time without waiting, per step time: AU of MLPerf Storage.",
+            monitor.accelerator_utilisation,
+        ),
+    ):
+        family = kind(f"gpupipe_monitor_{name}", help_text, labels=["rank"])
+        family.add_metric(rank, value)
+        yield family

@@ -15,6 +15,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema.document import Document, Loc
+from gpupipe.torchvision_adapter.adapter import join_place
 from gpupipe.torchvision_adapter.parameters import NoCounterpartError
 
 _NEWEST = (2, 0, 8)
@@ -228,7 +229,7 @@ class _Conversion:
         parts = [
             part
             for number, child in enumerate(container.transforms)
-            for part in self.convert(child, _join(path, number), False)
+            for part in self.convert(child, join_place(path, number), False)
         ]
         return self._with_p(parts, p, where)
 
@@ -243,7 +244,7 @@ class _Conversion:
     ) -> list[_Part]:
         """Return the step of a container that draws which of its transforms run."""
         ways = [
-            self.convert(child, _join(path, number), weights is not None)
+            self.convert(child, join_place(path, number), weights is not None)
             for number, child in enumerate(container.transforms)
         ]
         nested = [as_one([part.item for part in way]) for way in ways]
@@ -307,7 +308,3 @@ def _changes_values_alone(transform: Any) -> bool:
     if children is not None and not isinstance(transform, ImageOnlyTransform):
         return all(map(_changes_values_alone, children))
     return isinstance(transform, ImageOnlyTransform)
-
-
-def _join(path: str, number: int) -> str:
-    return f"{path}{'.' if path else ''}transforms[{number}]"

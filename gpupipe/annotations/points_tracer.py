@@ -228,37 +228,13 @@ class PointsTracer:
 
     # --- primitives that move no pixel
 
-    def erase(
-        self,
-        anchor: Any,
-        shape: Any,
-        value: tuple[float, ...],
-        seeds: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Do nothing: boxes below an erased window stay, as in torchvision."""
+    def _leave(self, *arguments: Any, **options: Any) -> None:
+        """Do nothing: colours and dtypes do not move annotations.
 
-    def add(self, values: NDArray[Any], clip: bool) -> None:
-        """Do nothing: colours do not move annotations."""
+        Boxes below an erased window stay, as in torchvision.
+        """
 
-    def add_noise(self, seeds: NDArray[np.int64], mean: float, sigma: float, clip: bool) -> None:
-        """Do nothing: colours do not move annotations."""
-
-    def color_matrix(self, matrix: Any) -> None:
-        """Do nothing: colours do not move annotations."""
-
-    def to_dtype(self, dtype: str, scale: bool) -> None:
-        """Do nothing: annotations have dtypes of their own."""
-
-    def normalize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        """Do nothing: colours do not move annotations."""
-
-    def color(self, op: str, *values: Any) -> None:
-        """Do nothing: colours do not move annotations."""
-
-    def call_torch(
-        self, function: Callable[..., Any], *values: NDArray[Any], size: Any = None
-    ) -> None:
-        """Do nothing: the steps that call it change values alone."""
+    erase = add = add_noise = color_matrix = to_dtype = normalize = color = call_torch = _leave
 
     def apply(
         self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None

@@ -27,7 +27,7 @@ from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.devices import find_driver
 from gpupipe.runtime.files import cache_dir, hold_lock, read_json_object, write_atomically
 from gpupipe.runtime.installation import installed_version, parse_release
-from gpupipe.runtime.process import run_python
+from gpupipe.runtime.process import name_signal, run_python
 
 _log = logging.getLogger("gpupipe")
 _FILE, _LOCK = "region-decode.json", "region-decode.lock"
@@ -292,7 +292,6 @@ def _decode(output: bytes | None) -> str:
 def describe_exit(returncode: int, stderr: str) -> str:
     """Return why a child ended: "" for success, a signal's name, or the last line of stderr."""
     if returncode < 0:
-        signal_names = {s.value: s.name for s in signal.Signals}
-        return f"crashed with {signal_names.get(-returncode, f'signal {-returncode}')}"
+        return f"crashed with {name_signal(-returncode)}"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return "" if returncode == 0 else (lines[-1] if lines else f"exit status {returncode}")

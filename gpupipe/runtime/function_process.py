@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.runtime.function_child import STACK_SIGNAL
 from gpupipe.runtime.function_failures import CallFailedError
+from gpupipe.runtime.process import name_signal
 from gpupipe.runtime.shared_tensors import SharedTensors
 from gpupipe.runtime.user_functions import FunctionMissingError, find_function
 
@@ -131,7 +132,7 @@ class FunctionProcess:
             self._process.kill()  # if the function closed the pipe
             status = self._process.wait()
             stack = self._read_report(0)
-            how = f"status {status}" if status >= 0 else _name_signal(-status)
+            how = f"status {status}" if status >= 0 else name_signal(-status)
             memory = ": out of memory, perhaps" if status == -signal.SIGKILL else ""
             raise CallFailedError(
                 f"ended its process ({how}){at}{self._find_line(stack)}{memory}", stack
@@ -184,7 +185,3 @@ def _pickle(call: Any, args: Mapping[str, Any], folder: Path | None) -> bytes:
             "'module:function', or set workers: 0"
         )
     return message
-
-
-def _name_signal(number: int) -> str:
-    return next((s.name for s in signal.Signals if s == number), f"signal {number}")

@@ -3,6 +3,7 @@
     run_python        starts a child, waits for its end, and returns its output
     ChildProcess      a child that runs beside this process, and exchanges lines of text with it
     close_in_forks    closes a descriptor in forked children
+    name_signal       names the signal that ended a child
     end_with_parent   ends a worker when its parent ends
     ExitHandler       calls a method when the interpreter exits
 
@@ -73,6 +74,12 @@ def run_python(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def name_signal(number: int) -> str:
+    """Return the name of a signal, such as "SIGKILL"; "" for 0 and less, which are no signals."""
+    names = {member.value: member.name for member in signal.Signals}
+    return names.get(number, f"signal {number}") if number > 0 else ""
 
 
 class ChildProcess(subprocess.Popen[bytes]):

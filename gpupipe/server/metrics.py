@@ -9,20 +9,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import ServerError, counted
 from gpupipe.protocol.peers import import_zmq
 from gpupipe.runtime.installation import install_command
-from gpupipe.runtime.process import close_sockets_in_forks, keep_sockets_in_forks
+from gpupipe.runtime.metrics_endpoint import MetricsEndpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _RATE_SECONDS = 5.0
 _MAX_NAMED, _SILENT_SECONDS = 4, 2.0
-_LOOPBACK = "127.0.0.1"
 _COUNTERS = (
     ("batches", "batches", "Batches sent."),
     ("bytes", "bytes", "Bytes of the batches sent."),
@@ -126,29 +126,22 @@ def fetch_stats(
     return answer.stats
 
 
-class _Collector:
-    """Collects the metrics at each request from Prometheus."""
+def _collect(server: Any) -> Iterator[Any]:
+    """Yield the metrics of a server for Prometheus."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    def __init__(self, server: Any) -> None:
-        self._server = server
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        stats = self._server.stats()
-        for key, name, help_text in _COUNTERS:
-            yield CounterMetricFamily(f"gpupipe_server_{name}", help_text, value=stats[key])
-        for key, name, help_text in _GAUGES:
-            yield GaugeMetricFamily(f"gpupipe_server_{name}", help_text, value=stats[key])
-        clients = stats["clients"]
-        yield GaugeMetricFamily("gpupipe_server_clients", "Connected clients.", value=len(clients))
-        for key, name, help_text in _CLIENT_GAUGES:
-            family = GaugeMetricFamily(
-                f"gpupipe_server_client_{name}", help_text, labels=["client"]
-            )
-            for c in clients:
-                family.add_metric([c["name"]], c[key])
-            yield family
+    stats = server.stats()
+    for key, name, help_text in _COUNTERS:
+        yield CounterMetricFamily(f"gpupipe_server_{name}", help_text, value=stats[key])
+    for key, name, help_text in _GAUGES:
+        yield GaugeMetricFamily(f"gpupipe_server_{name}", help_text, value=stats[key])
+    clients = stats["clients"]
+    yield GaugeMetricFamily("gpupipe_server_clients", "Connected clients.", value=len(clients))
+    for key, name, help_text in _CLIENT_GAUGES:
+        family = GaugeMetricFamily(f"gpupipe_server_client_{name}", help_text, labels=["client"])
+        for c in clients:
+            family.add_metric([c["name"]], c[key])
+        yield family
 
 
 @contextmanager
@@ -166,25 +159,15 @@ def serve_metrics(server: Any, port: int | None) -> Iterator[None]:
         yield
         return
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        endpoint = MetricsEndpoint(partial(_collect, server), port)
     except ModuleNotFoundError:
         raise ServerError(
             f"metrics need the package prometheus-client: {install_command('server')}"
         ) from None
-    registry = CollectorRegistry()
-    registry.register(_Collector(server))
-    try:
-        http, thread = start_http_server(port, addr=_LOOPBACK, registry=registry)
     except OSError as e:
         raise ServerError(f"metrics cannot be given at port {port}: {e.strerror}") from None
-    close_sockets_in_forks(port)
-    try:
+    with closing(endpoint):
         yield
-    finally:
-        http.shutdown()
-        http.server_close()
-        keep_sockets_in_forks(port)
-        thread.join()
 
 
 class Ticker:

@@ -139,7 +139,7 @@ def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]
     name, where = _own_name(transform), _describe_place(transform, path)
     if name in ("Compose", "Sequential"):
         parts = enumerate(_children(transform))
-        return [a for n, part in parts for a in _adapt(part, _join(path, n), problems)]
+        return [a for n, part in parts for a in _adapt(part, join_place(path, n), problems)]
     if name in _NOTHING_TO_DO:
         return []
     if name in ("RandomApply", "RandomChoice", "RandomOrder"):
@@ -186,7 +186,7 @@ def _adapt_container(
 ) -> list[_Adapted]:
     where = _describe_place(container, path)
     ways = [
-        _adapt(part, _join(path, number), problems)
+        _adapt(part, join_place(path, number), problems)
         for number, part in enumerate(_children(container))
     ]
     if name == "RandomApply":
@@ -280,7 +280,8 @@ def _children(container: Any) -> Iterable[Any]:
     return getattr(container, "transforms", container)  # type: ignore[no-any-return]
 
 
-def _join(path: str, number: int) -> str:
+def join_place(path: str, number: int) -> str:
+    """Return the place of a transform in a container: "transforms[2].transforms[0]"."""
     return f"{path}{'.' if path else ''}transforms[{number}]"
 
 

@@ -257,3 +257,9 @@ def test_a_fork_of_a_process_that_closed_its_descriptors_prints_nothing() -> Non
     command = [sys.executable, "-c", CLOSED]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_signals_are_named() -> None:
+    assert process.name_signal(signal.SIGKILL) == "SIGKILL"
+    assert process.name_signal(40) == "signal 40"  # a real-time signal, which has no name
+    assert process.name_signal(-1) == process.name_signal(0) == ""

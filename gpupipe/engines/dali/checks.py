@@ -32,11 +32,11 @@ from gpupipe.engines.dali.graph import build_graph, compute_inputs
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.engines.dali.operators.ops import Device
 from gpupipe.engines.dali.reader import make_reader
-from gpupipe.errors import DeviceError, EngineError, StepError
+from gpupipe.errors import DeviceError, EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import SampleIncompatibleError
-from gpupipe.runtime.failures import is_foreign, machine_failure, step_failed, step_wrong
+from gpupipe.runtime.failures import is_foreign, machine_failure, step_failed
 from gpupipe.sampling.sampler import Plan
 
 _MAX_SAMPLES = 8
@@ -135,8 +135,8 @@ def check_batch(job: Job, batch: Batch) -> None:
         dtype = str(tensor.dtype).removeprefix("torch.")
         wrong = (spec.describe_mismatch_in(tuple(shape), dtype, spec.layout) for shape in every)
         if differs := next(filter(None, wrong), ""):
-            raise _wrong(
-                foreign[-1], f"in a batch, '{name}' is {differs} after it and all later steps"
+            raise foreign[-1].wrong(
+                f"in a batch, '{name}' is {differs} after it and all later steps"
             )
 
 
@@ -172,12 +172,8 @@ def _check_step(job: Job, entry: Entry, device_id: int | None) -> None:
             spec = replace(spec, dtype="float32")
         encoded = job.pipeline.is_image_file(entry.field)
         if differs := spec.describe_mismatch_in(shape, dtype, "HWC" if encoded else spec.layout):
-            raise _wrong(entry, f"its lower() made {differs}")
+            raise entry.wrong(f"its lower() made {differs}")
         return
-
-
-def _wrong(entry: Entry, problem: str) -> StepError:
-    return step_wrong(entry.key, type(entry.step), entry.where, problem)
 
 
 def _run_one(

@@ -28,7 +28,7 @@ from gpupipe.engines.dataloader.samples import Samples
 from gpupipe.engines.dataloader.work_item import WorkItem
 from gpupipe.errors import EngineError, counted
 from gpupipe.runtime.capability_probe import describe_exit
-from gpupipe.runtime.process import run_python
+from gpupipe.runtime.process import name_signal, run_python
 from gpupipe.sampling.sampler import Plan
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"})
@@ -102,20 +102,14 @@ def find_dead_workers(iterator: Any, error: Exception) -> list[DeadWorker]:
         for worker in (w for w in workers if w.sentinel in ended):
             worker.join(_SECONDS_TO_DIE)  # its files are closed, but it may have no exit code yet
     dead = [
-        DeadWorker(n, w.pid, _signal_name(-w.exitcode))
+        DeadWorker(n, w.pid, name_signal(-w.exitcode))
         for n, w in enumerate(workers)
         if w.exitcode is not None
     ]
     if not dead and (killed := _KILLED.search(str(error))):
         number = next((s for s in signal.valid_signals() if signal.strsignal(s) == killed[2]), 0)
-        dead = [DeadWorker(None, int(killed[1]), _signal_name(number) or killed[2])]
+        dead = [DeadWorker(None, int(killed[1]), name_signal(number) or killed[2])]
     return dead
-
-
-def _signal_name(number: int) -> str:
-    if number <= 0:
-        return ""
-    return next((s.name for s in signal.Signals if s == number), f"signal {number}")
 
 
 def explain_failure(
@@ -293,5 +287,4 @@ def _fork(samples: Samples, items: Sequence[WorkItem]) -> tuple[int, str]:
     os.close(writing)
     with open(reading, "rb") as announced:
         count = len(announced.read())
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return count - 1, signal.Signals(-status).name if status < 0 else ""
+    return count - 1, name_signal(-os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
