@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpupipe.errors import GpupipeError
@@ -37,17 +38,22 @@ class _Case:
 
     Attributes:
         make: Creates a loader with the settings that it gets as keyword arguments.
-        count: Number of samples in the data set.
+        ids: The ids of the samples in the data set, ascending.
         size: Batch size.
         max_samples: How many samples of an epoch most rules look at; infinity for all.
         epochs: The samples of epochs 0 and 1.
     """
 
     make: Make
-    count: int
+    ids: list[int]
     size: int
     max_samples: float
     epochs: list[_Samples]
+
+    @property
+    def count(self) -> int:
+        """The number of samples in the data set."""
+        return len(self.ids)
 
     def new(self, **changes: Any) -> Loader:
         return _new(self.make, **{"batch_size": self.size} | changes)
@@ -83,6 +89,7 @@ def check_loader(make: Make) -> None:
     """
     with _new(make, batch_size=3) as loader:
         count = len(loader.index)
+        ids = loader.index.ids_of(np.arange(count)).tolist()
         assert not loader.mixer.stage.entries, (
             "check_loader needs a config without 'batch:': its steps depend on the batch"
         )
@@ -92,7 +99,7 @@ def check_loader(make: Make) -> None:
     size = max(3, count // _BATCHES)
     with _new(make, batch_size=size) as loader:
         epochs = [_collect(loader) for _ in range(2)]
-    case = _Case(make, count, size, math.inf if count <= _MAX_CHECKED else _MAX_CHECKED, epochs)
+    case = _Case(make, ids, size, math.inf if count <= _MAX_CHECKED else _MAX_CHECKED, epochs)
     for rule in (
         _every_sample_once,
         _draws_do_not_depend_on_batches,
@@ -112,7 +119,7 @@ def _new(make: Make, **changes: Any) -> Loader:
 
 def _every_sample_once(case: _Case) -> None:
     for epoch in case.epochs:
-        assert sorted(epoch) == list(range(case.count)), "an epoch holds every sample once"
+        assert sorted(epoch) == case.ids, "an epoch holds every sample once"
     for last_batch in ("partial", "drop", "pad"):
         with case.new(last_batch=last_batch) as loader:
             sizes = [len(b["id"]) for b in loader]

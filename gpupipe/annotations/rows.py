@@ -37,12 +37,13 @@ class AnnotationRows:
 
     @classmethod
     def of(cls, index: Index, pipeline: Pipeline, ids: NDArray[np.int64]) -> Self:
-        """Return the annotations of the rows `ids` of the index."""
+        """Return the annotations of the samples `ids` of the index."""
+        index, rows = index.resolve(ids)
         columns = {name: index.annotations[name] for name in pipeline.annotations}
         images = [name for name in pipeline.fields if pipeline.annotations_of(name)]
         return cls(
-            take_annotations(columns, ids),
-            {name: index.sizes[name][ids] for name in images if name in index.sizes},
+            take_annotations(columns, rows),
+            {name: index.sizes[name][rows] for name in images if name in index.sizes},
         )
 
     def select(self, chosen: Sequence[int]) -> Self:

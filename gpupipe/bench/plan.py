@@ -142,6 +142,12 @@ def _describe_data(config: Config, index: Index) -> Iterator[str]:
     sampler = create_sampler(config, index)
     check_labels(config.batch, index.classes, find_labels(config, index))
     note = f" ({index.note})" if index.note else ""
+    if index.is_growing:
+        yield (
+            f"data: {counted(len(index), 'sample')} {index.describe_classes()} in the cache now; "
+            "an epoch has those that are there when it begins"
+        )
+        return
     yield (
         f"data: {counted(len(index), 'sample')} {index.describe_classes()}{note}, "
         f"{counted(len(sampler), 'batch', 'batches')} of up to {sampler.batch_size} an epoch"

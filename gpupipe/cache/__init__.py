@@ -2,13 +2,14 @@
 
 Several processes, also on several machines, fill the cache folder, read it and evict from it.
 Download workers fill it: worker_pool.py starts them, downloader.py is the program of one, and
-fetching.py and fill.py do its work. The remote source and the command `gpupipe cache` import this
-folder. Start reading in cache_folder.py.
+publishing.py, fill.py and stored_fill.py do its work. The remote source and the command `gpupipe
+cache` import this folder. Start reading in cache_folder.py.
 
 Terms:
 
     download worker  a process that fetches samples
     shard            a WebDataset tar file of samples, which never changes once it is published
+    stored shard     a shard that the store has, cached as it is: the modules stored_*.py
     table            which rows a shard holds, where their images lie in the tar, and their CRC-32
     commit log       manifest.jsonl: one line for each publication or eviction of a shard, and for
                      samples whose files changed in the store

@@ -9,17 +9,20 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import BLOCK, Claim, CommitLog, disk_size, is_abandoned
+from gpupipe.cache.stored_formats import find_format
 from gpupipe.errors import DataError, shown
 from gpupipe.runtime.files import TEMPORARY_SUFFIX, hold_lock, read_json_object, write_atomically
 
 _CLAIMS, _PINS, _WORKERS, _RUNS = "claims", "pins", "workers", "runs"
 _CLAIM_KINDS = (_CLAIMS, _PINS, _WORKERS, _RUNS)
 _FOLDERS = (*_CLAIM_KINDS, "shards", "tables", "tmp")
+_PACKED = (".tar",)
 _FORMAT = 2
 """Version of the folder's layout. A folder of another version is refused."""
 _TABLE_SHARE = 1 / 16
@@ -64,9 +67,27 @@ class CacheFolder:
 
     # --- content
 
+    @property
+    def has_stored_shards(self) -> bool:
+        """Whether the shards are those of the store, in place of packed samples."""
+        return bool(self._stored_endings)
+
+    @property
+    def shard_endings(self) -> tuple[str, ...]:
+        """The endings of the files of a shard; the samples are in the file with the last one."""
+        return self._stored_endings or _PACKED
+
+    @cached_property
+    def _stored_endings(self) -> tuple[str, ...]:
+        return tuple(read_json_object(self.dir / "dataset.json").get("endings", ()))
+
+    def list_shard_paths(self, name: str) -> list[Path]:
+        """Return the paths of all files of a shard, except its table."""
+        return [self.dir / "shards" / f"{name}{ending}" for ending in self.shard_endings]
+
     def shard_path(self, name: str) -> Path:
-        """Return the path of a shard's tar file."""
-        return self.dir / "shards" / f"{name}.tar"
+        """Return the path of the file that the samples of a shard are in, such as a tar file."""
+        return self.dir / "shards" / f"{name}{self.shard_endings[-1]}"
 
     def table_path(self, name: str) -> Path:
         """Return the path of a shard's table."""
@@ -99,7 +120,8 @@ class CacheFolder:
 
     def list_present_shards(self) -> set[str]:
         """Return the names of the shards whose tar and table are both in the folder."""
-        return _stems(self.dir / "shards") & _stems(self.dir / "tables")
+        shards = _stems(self.dir / "shards", self.shard_endings[-1])
+        return shards & _stems(self.dir / "tables")
 
     def list_pinned_shards(self) -> set[str]:
         """Return the names of the shards in all generations that epochs train on.
@@ -179,7 +201,7 @@ class CacheFolder:
         """
         needed = self.list_needed_shards() | self.read_claims().keys()
         spare = _stems(self.dir / "tables") - needed
-        for name in sorted(spare, reverse=True):
+        for name in sorted(spare, key=lambda name: self.commit_log.published[name].time)[::-1]:
             room -= disk_size(self.commit_log.published[name].table_bytes)
             if room < 0:
                 self.table_path(name).unlink(missing_ok=True)
@@ -222,6 +244,9 @@ def _create_folders(folder: CacheFolder) -> None:
 
 def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
     path, ours = folder.dir / "dataset.json", dataset.identity | {"format": _FORMAT}
+    if dataset.shards is not None:
+        found = find_format(dataset)
+        ours |= {"source": found.source, "endings": list(found.endings)}
     if path.exists():
         theirs = read_json_object(path)
         if theirs.get("format") != _FORMAT:
@@ -241,9 +266,9 @@ def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
         temporary.write_text(json.dumps(ours))
 
 
-def _stems(folder: Path) -> set[str]:
+def _stems(folder: Path, ending: str = "") -> set[str]:
     try:
-        files = os.listdir(folder)
+        files = [file for file in os.listdir(folder) if file.endswith(ending)]
     except FileNotFoundError:  # somebody removed it
         return set()
     return {name for name in (file.partition(".")[0] for file in files) if name.isdecimal()}

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.evict import record_epoch
-from gpupipe.cache.sample_locations import SampleLocations
+from gpupipe.cache.sample_locations import Locations
 from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.worker_pool import WorkerPool, refuse_full_cache, refuse_lost_shards, wait_until
 from gpupipe.dataset.columns import Rows
@@ -46,7 +46,6 @@ class CachedPopulation(Population):
     Args:
         folder: The cache.
         locations: Locates the samples of an epoch when it begins.
-        rows: Number of rows that an epoch waits for under `epoch: full`.
         workers: Download workers of this process; may be empty.
         run: The file through which ranks agree on generations; None for a single rank.
     """
@@ -54,12 +53,11 @@ class CachedPopulation(Population):
     def __init__(
         self,
         folder: CacheFolder,
-        locations: SampleLocations,
-        rows: int,
+        locations: Locations,
         workers: WorkerPool,
         run: "TrainingRun | None",
     ) -> None:
-        self._folder, self._locations, self._num_rows = folder, locations, rows
+        self._folder, self._locations = folder, locations
         self._workers, self._run = workers, run
         self._pinned_epochs: dict[int, _PinnedEpoch] = {}
 
@@ -126,9 +124,11 @@ class CachedPopulation(Population):
         """
         agreed, log = self._agreed_generation(epoch), self._folder.commit_log
         generation = log.generation if agreed is None else agreed
-        samples = sum(s.samples for s in log.live_shards(generation).values())
-        samples += len(log.broken_rows(generation))
-        reason = "" if agreed is not None else self._why_incomplete(samples) or problem(samples)
+        shards, broken = log.live_shards(generation), len(log.broken_rows(generation))
+        samples = sum(s.samples for s in shards.values()) + broken
+        reason = ""
+        if agreed is None:
+            reason = self._locations.explain_wait(shards, broken) or problem(samples)
         if reason:
             return reason
         try:
@@ -154,14 +154,6 @@ class CachedPopulation(Population):
         if self._run is not None:
             self._run.record_choice(epoch, generation)
         record_epoch(self._folder, generation, samples)
-
-    def _why_incomplete(self, samples: int) -> str:
-        if self._folder.options.epoch == "full" and samples < self._num_rows:
-            return (
-                f"{samples:,} of {self._num_rows:,} samples are in the cache, and "
-                "data.cache.epoch is full"
-            )
-        return "" if samples else f"nothing is in the cache in {self._folder.dir} yet"
 
     def _check_generation(self, generation: int) -> None:
         """Raise StateError unless the cache can still provide a generation.

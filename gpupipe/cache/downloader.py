@@ -20,10 +20,11 @@ import pydantic
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.fill import Filler, FillOutcome
+from gpupipe.cache.publishing import FillOutcome
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.store import Store
+from gpupipe.cache.stored_fill import create_filler
 from gpupipe.errors import GpupipeError
 from gpupipe.runtime.files import hold_lock
 
@@ -63,7 +64,7 @@ class DownloadWorker:
 
     def __init__(self, folder: CacheFolder, task: Task) -> None:
         self._folder, self._task = folder, task
-        self._filler = Filler(folder, task.dataset)
+        self._filler = create_filler(folder, task.dataset)
         self._state, self._idle_steps = "fetching", 0
         self._printed: set[str] = set()
         self._history: list[tuple[float, int]] = []

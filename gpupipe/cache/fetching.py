@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.listing import UNKNOWN, Listing
 from gpupipe.cache.shard_files import END, ShardSample, load_table
-from gpupipe.cache.shared_files import BrokenRows
+from gpupipe.cache.shared_files import BrokenRows, CachedShard
 from gpupipe.cache.store import ChangedError, Store, UnfetchableError
 from gpupipe.runtime.files import hold_lock
 
@@ -99,10 +99,19 @@ class RowSelection:
         listing: The rows of the data set.
         seed: Seed of the random order in which rows are drawn.
         is_weighted: Whether to draw rows in proportion to the listing's weights.
+        find_rows: Returns the rows that a published shard holds; by default those in its table.
     """
 
-    def __init__(self, folder: CacheFolder, listing: Listing, seed: int, is_weighted: bool) -> None:
+    def __init__(
+        self,
+        folder: CacheFolder,
+        listing: Listing,
+        seed: int,
+        is_weighted: bool,
+        find_rows: Callable[[CachedShard], NDArray[np.int64]] | None = None,
+    ) -> None:
         self._folder, self._listing, self._seed = folder, listing, seed
+        self._find_rows = find_rows or self._read_rows
         self._weights = listing.weights if is_weighted else None
         self._rows_of_shards: dict[str, NDArray[np.int64]] = {}
         self._generation = -1
@@ -150,15 +159,16 @@ class RowSelection:
             )
             before = self._rows_of_shards
             self._rows_of_shards = {
-                name: before[name]
-                if name in before
-                else load_table(self._folder.table_path(name), shard.table_hash)[0]
+                name: before[name] if name in before else self._find_rows(shard)
                 for name, shard in log.live_shards().items()
             }
             for rows in self._rows_of_shards.values():
                 is_uncached[rows] = False
             self._generation, self._is_uncached = log.generation, is_uncached
         return self._is_uncached
+
+    def _read_rows(self, shard: CachedShard) -> NDArray[np.int64]:
+        return np.asarray(load_table(self._folder.table_path(shard.name), shard.table_hash)[0])
 
     def choose_samples(self, rows: NDArray[np.int64]) -> tuple[list[ShardSample], int]:
         """Return the samples of the next shard, and the bytes to reserve for it.

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.cache import listing, shard_files
+from gpupipe.cache import listing, shard_files, stored_table
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.evict import Epoch, read_epochs
-from gpupipe.cache.fill import Filler
+from gpupipe.cache.publishing import ShardPublisher
 from gpupipe.cache.shared_files import CachedShard
 from gpupipe.errors import DataError
 from gpupipe.runtime.files import write_atomically
@@ -25,7 +25,9 @@ class Status:
         shards: Number of shards in this state.
         samples: Number of samples in these shards.
         evicted: Number of shards evicted so far.
-        rows: Number of rows of the data set; None if the data set is not listed yet.
+        rows: Number of rows of the data set: samples, or shards if the store has those. None if the
+            data set is not listed yet.
+        has_stored_shards: Whether the store has shards.
         epochs: Number of epochs that began.
         requested: Number of samples in all these epochs together.
         hit_rate: Share of `requested` for which no new sample had to be fetched:
@@ -44,6 +46,7 @@ class Status:
     samples: int
     evicted: int
     rows: int | None
+    has_stored_shards: bool
     epochs: int
     requested: int
     hit_rate: float | None
@@ -71,6 +74,7 @@ def read_status(folder: CacheFolder) -> Status:
         sum(s.samples for s in live.values()),
         len(log.published) - len(live),
         rows,
+        folder.has_stored_shards,
         len(recorded),
         sum(e.samples for e in recorded),
         _compute_hit_rate(folder, recorded),
@@ -112,14 +116,18 @@ def remove_damaged_shards(
         wanted = [folder.commit_log.published[name] for name in sorted(folder.list_needed_shards())]
     problems = {}
     for number, shard in enumerate(wanted, 1):
-        problem = _check_shard(folder, shard, rows)
+        problem = (
+            _check_stored(folder, shard)
+            if folder.has_stored_shards
+            else _check_shard(folder, shard, rows)
+        )
         if problem and _remove_shard(folder, shard):
             problems[shard.name] = problem
         progress(number, len(wanted))
     return problems
 
 
-def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
+def fetch_missing_shards(folder: CacheFolder, filler: ShardPublisher) -> dict[str, str]:
     """Fetch again the shards whose files are missing from the folder.
 
     A shard that cannot be fetched is evicted. Its samples can then be fetched into other shards.
@@ -164,6 +172,18 @@ def _check_shard(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
     return ""
 
 
+def _check_stored(folder: CacheFolder, shard: CachedShard) -> str:
+    """Return what is wrong with a shard of the store; "" if it is intact."""
+    try:
+        if stored_table.hash_files(*folder.list_shard_paths(shard.name)) != shard.hash:
+            return "its checksum is another than when it was published"
+        if stored_table.hash_files(folder.table_path(shard.name)) != shard.table_hash:
+            return "its table is damaged"
+    except OSError as e:
+        return f"cannot be read: {e.strerror or e}"
+    return ""
+
+
 def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
     try:
         shard_files.load_table(folder.table_path(shard.name), shard.table_hash)
@@ -180,8 +200,11 @@ def _remove_shard(folder: CacheFolder, shard: CachedShard) -> bool:
     with folder.lock():
         if shard.name not in folder.list_needed_shards():
             return False
-        folder.shard_path(shard.name).unlink(missing_ok=True)
-        if not _table_is_right(folder, shard):
+        for path in folder.list_shard_paths(shard.name):
+            path.unlink(missing_ok=True)
+        if folder.has_stored_shards:  # the table is made again with the shard
+            folder.table_path(shard.name).unlink(missing_ok=True)
+        elif not _table_is_right(folder, shard):
             folder.table_path(shard.name).unlink(missing_ok=True)
             folder.commit_log.evict([shard.name], "damaged, with its table")
     return True

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -61,7 +62,34 @@ def _inode(path: Path) -> int:
         return 0
 
 
-class SampleLocations:
+class Locations(Protocol):
+    """Locates the samples of the shards that epochs use."""
+
+    def locate(self, shards: dict[str, CachedShard], broken: Iterable[int] = ()) -> Rows:
+        """Locate the samples of shards, so that engines can read them.
+
+        Args:
+            shards: The shards of a pinned generation by name, in the order of publication.
+            broken: Broken rows of the listing. A row that is in a shard does not count as broken.
+
+        Returns:
+            The ids of the samples and of what is broken, ascending, int64 (n,).
+
+        Raises:
+            DataError: The table of a shard is damaged.
+        """
+
+    def forget(self, names: frozenset[str]) -> None:
+        """Forget the shards `names`, which no epoch uses any more."""
+
+    def explain_wait(self, shards: dict[str, CachedShard], broken: int) -> str:
+        """Return why an epoch must wait for more than these shards; "" if it need not.
+
+        `broken` is the number of broken rows.
+        """
+
+
+class SampleLocations(Locations):
     """Writes into a column where the samples are, for the shards that epochs use.
 
     Args:
@@ -69,29 +97,23 @@ class SampleLocations:
         spans: The column to write to.
         unmap_files: Unmaps files of shards, given the shards' numbers. Called if a file was
             replaced, or if no epoch uses the shard any more.
+        rows: Number of rows that an epoch waits for under `epoch: full`.
     """
 
-    def __init__(self, folder: CacheFolder, spans: ShardColumn, unmap_files: UnmapFiles) -> None:
+    def __init__(
+        self, folder: CacheFolder, spans: ShardColumn, unmap_files: UnmapFiles, rows: int = 0
+    ) -> None:
         self._folder, self._spans, self._unmap_files = folder, spans, unmap_files
+        self._num_rows = rows
         self._rows: dict[str, Rows] = {}
         self._inodes: dict[str, int] = {}
         self._shards_overlap = False
 
     def locate(self, shards: dict[str, CachedShard], broken: Iterable[int] = ()) -> Rows:
-        """Write the locations of the shards' samples into the column.
+        """Write the locations of the shards' samples into the column; see Locations.
 
         As long as no sample is in several shards, this reads only the tables of new or replaced
         shards. After that it reads all tables in order, so that a sample's newest shard counts.
-
-        Args:
-            shards: The shards of a pinned generation by name, in the order of publication.
-            broken: Rows of broken samples. A row that is in a shard does not count as broken.
-
-        Returns:
-            The rows of the samples and those in `broken`, ascending, int64 (n,).
-
-        Raises:
-            DataError: The table of a shard is damaged.
         """
         inodes = {name: _inode(self._folder.shard_path(name)) for name in shards}
         self._unmap_files(
@@ -121,3 +143,12 @@ class SampleLocations:
         for name in names:
             self._rows.pop(name, None)
             self._inodes.pop(name, None)
+
+    def explain_wait(self, shards: dict[str, CachedShard], broken: int) -> str:
+        samples = sum(shard.samples for shard in shards.values()) + broken
+        if self._folder.options.epoch == "full" and samples < self._num_rows:
+            return (
+                f"{samples:,} of {self._num_rows:,} samples are in the cache, and "
+                "data.cache.epoch is full"
+            )
+        return "" if samples else f"nothing is in the cache in {self._folder.dir} yet"

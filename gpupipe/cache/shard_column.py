@@ -147,12 +147,18 @@ class ShardColumn(SpanColumn):
                 else [crcs[n] for n in unchecked]
             )
             is_whole[unchecked] = np.array(computed, np.uint32) == self.checksum[rows[unchecked]]
-            good = rows[unchecked[is_whole[unchecked]]]
-            self._checked_shards()[self._rows_in_data_set(good)] = self.file[good]
+            self._note_checked(rows[unchecked[is_whole[unchecked]]])
         return np.flatnonzero(~is_whole).tolist()
 
     def _is_checked(self, rows: Rows) -> NDArray[np.bool_]:
         return np.equal(self._checked_shards()[self._rows_in_data_set(rows)], self.file[rows])
+
+    def _note_checked(self, rows: Rows) -> None:
+        self._checked_shards()[self._rows_in_data_set(rows)] = self.file[rows]
+
+    def _listed_row(self, row: int) -> int:
+        """Return the row of the listing that a row comes from."""
+        return int(self._rows_in_data_set(np.array([row]))[0])
 
     def _rows_in_data_set(self, rows: Rows) -> Rows:
         return rows if self.rows is None else self.rows[rows]
@@ -166,19 +172,18 @@ class ShardColumn(SpanColumn):
 
         Raises OSError if the sample is broken, or the shard cannot be fetched again.
         """
-        rows = np.array([row])
         if self.file[row] == NO_SHARD:
             log = CacheFolder(self.cache).commit_log
             try:
                 log.refresh()
             except DataError as e:
                 raise OSError(str(e)) from e
-            why = log.broken_rows().get(int(self._rows_in_data_set(rows)[0]))
+            why = log.broken_rows().get(self._listed_row(row))
             raise OSError(why or "changed since it was listed, and was then changed back")
 
         def read_whole() -> NDArray[np.uint8] | None:
             image = self._read_file(row)
-            return None if self._find_damaged(rows, [image]) else image
+            return None if self._find_damaged(np.array([row]), [image]) else image
 
         return refetch_image(self.cache, f"{self.file[row]:08}", read_whole)
 

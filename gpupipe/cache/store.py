@@ -7,6 +7,7 @@
 import asyncio
 import hashlib
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from gpupipe.errors import DataError
 from gpupipe.runtime.installation import require_extra
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_ENDS_IN_MD5 = re.compile(r"\b[0-9a-f]{32}$")
 _OPTIONS = {"use_listings_cache": False}
 _S3_URLS = ("s3://", "s3a://")
 _S3_OPTIONS = {"max_concurrency": 1}
@@ -159,7 +161,7 @@ class Store:
 
     def _describe_file(self, name: str) -> dict[str, Any]:
         try:
-            info: dict[str, Any] = self._retry(
+            info: dict[str, Any] = self.retry(
                 lambda: self._call_with_timeout("info", self._path(name))
             )
         except StoreError:
@@ -176,10 +178,10 @@ class Store:
             ChangedError: The file was changed since it was listed.
             UnfetchableError: The file is missing, or access is denied.
         """
-        data: bytes = self._retry(lambda: self._fetch_once(file))
+        data: bytes = self.retry(lambda: self._fetch_once(file))
         return data
 
-    def _retry(self, call: Callable[[], Any]) -> Any:
+    def retry(self, call: Callable[[], Any]) -> Any:
         """Return `call()`. If it fails, pause and try again, in all up to 1 + `retries` times.
 
         Raises UnfetchableError at once if a file is missing or access is denied. After the last
@@ -189,6 +191,8 @@ class Store:
         for attempt in range(self._retries + 1):
             try:
                 return call()
+            except UnfetchableError:
+                raise
             except (FileNotFoundError, PermissionError) as e:
                 raise UnfetchableError(describe_error(e)) from e
             except Exception as e:  # whatever the clients of the stores raise
@@ -204,31 +208,82 @@ class Store:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _fetch_once(self, file: StoredFile) -> bytes:
-        path, (_, size, version_hash, version) = self._path(file.name), file
-        if size == UNKNOWN or not version_hash:
-            before = self._call_with_timeout("info", path)
-            if size == UNKNOWN and isinstance(before.get("size"), int):
-                size = before["size"]
-            if not version_hash:
-                version_hash, version = hash_file_version(before), file_version(before)
+        path, before = self._path(file.name), self.complete(file)
         data: bytes = self._call_with_timeout("cat_file", path)
-        is_whole = size in (UNKNOWN, len(data))
+        self.check(before, len(data), lambda: hashlib.md5(data, usedforsecurity=False).hexdigest())
+        return data
+
+    def complete(self, file: StoredFile) -> StoredFile:
+        """Return a file with what the store says now of its size and version, if they are unknown.
+
+        Asks the store only if one of them is unknown.
+        """
+        if file.size != UNKNOWN and file.tag:
+            return file
+        now = self._call_with_timeout("info", self._path(file.name))
+        if file.size == UNKNOWN and isinstance(now.get("size"), int):
+            file = file._replace(size=now["size"])
+        if not file.tag:
+            file = file._replace(tag=hash_file_version(now), version=file_version(now))
+        return file
+
+    def check(self, file: StoredFile, received: int, compute_md5: Callable[[], str]) -> None:
+        """Raise OSError if what came is not all of the file, in the version that was listed.
+
+        Args:
+            file: The file, with its size and version if the store told them.
+            received: How many bytes came.
+            compute_md5: Returns the MD5 of these bytes, in hexadecimal. Called only if the store
+                may have the MD5.
+        """
+        path, (_, size, version_hash, version) = self._path(file.name), file
+        is_whole = size in (UNKNOWN, received)
         if is_whole and not version_hash:
-            return data
-        md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        if is_whole and version_hash == hash_version(md5):
-            return data  # the ETag of most objects in S3
+            return
+        md5 = ""
+        if is_whole and (not version or _ENDS_IN_MD5.search(version)):
+            md5 = compute_md5()
+            if version_hash == hash_version(md5):
+                return  # the ETag of most objects in S3
         now = self._call_with_timeout("info", path)
         if version_hash and not has_version(now, version_hash):
             raise _NotAsListedError(describe_change(version, now))
-        if not is_whole and now.get("size") == len(data):
-            raise _NotAsListedError(f"{size:,} bytes, now {len(data):,}")
+        if not is_whole and now.get("size") == received:
+            raise _NotAsListedError(f"{size:,} bytes, now {received:,}")
         if not is_whole:
-            raise OSError(f"{len(data):,} bytes came in place of {size:,}")
+            raise OSError(f"{received:,} bytes came in place of {size:,}")
         expected = find_md5(now) or self._find_s3_md5(path, now)
-        if expected not in (None, md5):
+        if expected is not None and expected != (md5 := md5 or compute_md5()):
             raise OSError(f"other content came: its MD5 is {md5} in place of {expected}")
-        return data
+
+    def refuse_change(self, file: StoredFile) -> None:
+        """Raise ChangedError if a file has another version than it was listed with.
+
+        Raises:
+            UnfetchableError: The file is missing, access is denied, or all attempts failed.
+        """
+        now = self.retry(lambda: self._call_with_timeout("info", self._path(file.name)))
+        if file.tag and not has_version(now, file.tag):
+            raise ChangedError(str(_NotAsListedError(describe_change(file.version, now))))
+
+    def read_range(self, name: str, begin: int, end: int) -> bytes:
+        """Return bytes `begin` to `end` of a file; all of it from a server that knows no ranges.
+
+        Raises:
+            StoreError: All attempts failed.
+            UnfetchableError: The file is missing, or access is denied.
+        """
+
+        def read() -> bytes:
+            data: bytes = self._call_with_timeout(
+                "cat_file", self._path(name), start=begin, end=end
+            )
+            if len(data) < end - begin:
+                raise OSError(f"{len(data):,} bytes came in place of {end - begin:,}")
+            return data
+
+        result: bytes = self.retry(read)
+        return result
 
     def _find_s3_md5(self, path: str, info: dict[str, Any]) -> str | None:
         """Return the ETag of an object in S3 if it is the MD5 of the content, else None.

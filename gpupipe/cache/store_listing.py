@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from gpupipe.cache.listing import UNKNOWN, Listing, file_version, hash_file_version
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, read_url
+from gpupipe.cache.stored_formats import list_patterns
 from gpupipe.dataset import labels as classes_of
 from gpupipe.dataset.class_folders import get_suffixes
 from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.index import compute_fingerprint
+from gpupipe.dataset.shards import expand_braces
 from gpupipe.errors import DataError, shown
 from gpupipe.formats.manifest import read_stream
 from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows
@@ -68,7 +70,11 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
     Raises:
         DataError: There are no samples, or a name or a value is invalid.
     """
-    if dataset.manifest is None:
+    if dataset.shards is not None:
+        rows = list_shards(dataset, store)
+        empty = f"{dataset.url}: no file matches {', '.join(list_patterns(dataset))}"
+        advice = "set data.url, or data.shards"
+    elif dataset.manifest is None:
         rows = _list_files(dataset, store)
         empty = f"{dataset.url}: no files that end in {', '.join(dataset.extensions)}"
         advice = "set data.url, or data.extensions"
@@ -137,6 +143,32 @@ def _list_files(dataset: DataSet, store: Store) -> StoreRows:
     return StoreRows(names, labels, [files[name] for name in names])
 
 
+def list_shards(dataset: DataSet, store: Store) -> StoreRows:
+    """Return the shards that match the patterns of a data set, sorted by name, each once.
+
+    Those of a manifest are its rows that match. Numbers in braces need no listing of the store.
+
+    Raises:
+        DataError: The store cannot be listed, or a name is invalid.
+    """
+    from fsspec.utils import glob_translate
+
+    patterns = [one for pattern in list_patterns(dataset) for one in expand_braces(pattern)]
+    if dataset.manifest is not None:
+        rows = _read_manifest(dataset, dataset.manifest)
+        weight_of = dict(zip(rows.names, rows.weights, strict=True)) if len(rows.weights) else {}
+        files: dict[str, dict[str, Any]] = {name: {} for name in rows.names}
+    else:
+        weight_of, is_listed = {}, any(set(pattern) & set("*?[") for pattern in patterns)
+        files = store.list_files() if is_listed else {pattern: {} for pattern in patterns}
+    matches = re.compile("|".join(map(glob_translate, patterns))).match
+    names = sorted(name for name in files if matches(name))
+    for name in names:
+        check_name(name, dataset.url)
+    weights = np.array([weight_of[name] for name in names]) if weight_of else np.empty(0)
+    return StoreRows(names, [], [files[name] for name in names], weights)
+
+
 def _get_class(name: str, url: str) -> str:
     folder = name.rpartition("/")[0].rpartition("/")[2]
     if not folder:
@@ -149,10 +181,11 @@ def _get_class(name: str, url: str) -> str:
 
 def _read_manifest(dataset: DataSet, manifest: str) -> StoreRows:
     """Return the rows of the manifest, in its order."""
+    has_shards = dataset.shards is not None
     wanted = ManifestColumns(
         {"image": dataset.path},
-        dataset.label,
-        values=dict(zip(dataset.values, dataset.values, strict=True)),
+        None if has_shards else dataset.label,
+        values={} if has_shards else {name: name for name in dataset.values},
         weight=dataset.weight,
         keeps_rest=True,
     )

@@ -62,7 +62,7 @@ def fill(
     with Screen(False) as screen:
         while (outcomes := workers.read_outcomes()) is None:
             log.refresh()
-            screen.progress("filling", sum(s.samples for s in log.live_shards().values()), rows)
+            screen.progress("filling", _count_rows(folder), rows)
             time.sleep(_POLL_SECONDS)
     workers.stop()
     with folder.lock():
@@ -120,7 +120,7 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
     Exits with 1 if a shard could not be fetched again.
     """
     from gpupipe.cache import maintenance
-    from gpupipe.cache.fill import Filler
+    from gpupipe.cache.stored_fill import create_filler
 
     source = _read_source(config, overrides)
     folder, rows = _open_listed_cache(source)
@@ -130,7 +130,7 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
         )
     for name, why in damaged.items():
         click.echo(f"{folder.shard_path(name)}: {why}")
-    gone = maintenance.fetch_missing_shards(folder, Filler(folder, source.dataset))
+    gone = maintenance.fetch_missing_shards(folder, create_filler(folder, source.dataset))
     click.echo(
         f"{counted(len(folder.commit_log.live_shards()), 'shard')} in the cache; {len(damaged)} "
         f"damaged, {len(damaged.keys() - gone.keys())} of them fetched again"
@@ -197,10 +197,19 @@ def _open_cache(source: "Remote") -> "CacheFolder":
 
 
 def _open_listed_cache(source: "Remote") -> "tuple[CacheFolder, int]":
-    """Index the data set; return its cache folder and its number of samples."""
+    """Index the data set; return its cache folder and its number of rows: samples, or shards."""
+    from gpupipe.cache import listing
+
     with Screen(False) as screen:
-        rows = len(source.index(screen.progress))
-    return _open_cache(source), rows
+        source.index(screen.progress)
+    folder = _open_cache(source)
+    return folder, len(listing.load(folder))
+
+
+def _count_rows(folder: "CacheFolder") -> int:
+    """Return how many rows of the data set are in the cache: samples, or shards of the store."""
+    shards = folder.commit_log.live_shards()
+    return len(shards) if folder.has_stored_shards else sum(s.samples for s in shards.values())
 
 
 def _print_result(
@@ -211,17 +220,21 @@ def _print_result(
     live = log.live_shards().values()
     fetched = sum(s.samples for s in log.published.values()) - before
     size, present = sum(o["bytes"] for o in outcomes), sum(s.samples for s in live)
+    if folder.has_stored_shards:
+        share = "the whole data set" if len(live) == rows else f"{present:,} samples"
+        shards = f"{len(live):,} of {counted(rows, 'shard')}"
+    else:
+        share = "the whole data set" if present == rows else f"{present:,} of {rows:,} samples"
+        shards = counted(len(live), "shard")
     click.echo(
         f"{counted(fetched, 'sample')} fetched, {format_size(size)} in {seconds:.1f} s "
         f"({format_size(size / seconds)}/s)"
     )
-    share = "the whole data set" if present == rows else f"{present:,} of {rows:,} samples"
-    click.echo(
-        f"{share} in {counted(len(live), 'shard')}, generation {log.generation}: {folder.dir}"
-    )
+    click.echo(f"{share} in {shards}, generation {log.generation}: {folder.dir}")
     failures = dict.fromkeys(why for o in outcomes for why in (*o["failures"], *o["lost"].values()))
     if failures:
-        failed = counted(sum(o["failed"] for o in outcomes), "sample")
+        noun = "shard" if folder.has_stored_shards else "sample"
+        failed = counted(sum(o["failed"] for o in outcomes), noun)
         raise DataError("\n".join([f"{failed} could not be fetched, among them:", *failures]))
 
 
@@ -234,8 +247,12 @@ def _describe_status(state: "Status") -> Iterator[tuple[str, str]]:
     yield "folder", state.dir
     share = f"{state.bytes / state.max_bytes:.0%}"
     yield "size", f"{format_size(state.bytes)} of {format_size(state.max_bytes)} ({share})"
-    samples = f"{state.samples:,}" + ("" if state.rows is None else f" of {state.rows:,}")
-    shards = f"{counted(state.shards, 'shard')}; {state.evicted:,} evicted so far"
+    of_rows = "" if state.rows is None else f" of {state.rows:,}"
+    samples = f"{state.samples:,}" + of_rows * (not state.has_stored_shards)
+    shards = f"{state.shards:,}{of_rows} shards"
+    if not state.has_stored_shards:
+        shards = counted(state.shards, "shard")
+    shards += f"; {state.evicted:,} evicted so far"
     yield "generation", f"{state.generation}: {samples} samples in {shards}"
     yield "in use", ", ".join(f"generation {g}" for g in state.pinned) or "by no epoch"
     epochs = f"{state.requested:,} samples in {counted(state.epochs, 'epoch')}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,6 +84,20 @@ def take_annotations(columns: Annotations, rows: Rows) -> dict[str, AnnotationCo
         own = None if column.offsets is None else offsets
         taken[name] = replace(column, values=column.values[positions], offsets=own)
     return taken
+
+
+def join_annotations(parts: Sequence[Annotations]) -> dict[str, AnnotationColumn]:
+    """Concatenate the columns of several indexes, which have the same fields."""
+    joined = {}
+    for name, column in parts[0].items():
+        values = np.concatenate([part[name].values for part in parts])
+        own = [offsets for part in parts if (offsets := part[name].offsets) is not None]
+        offsets = None
+        if own:
+            counts = np.concatenate([np.diff(one) for one in own])
+            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        joined[name] = replace(column, values=values, offsets=offsets)
+    return joined
 
 
 def scale_to_pixels(

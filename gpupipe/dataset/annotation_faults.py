@@ -5,14 +5,14 @@ A sample with such an annotation is a broken sample, as one whose image cannot b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import Rows, StringArray
+from gpupipe.dataset.columns import Rows, StringArray, join_strings
 
 UNREADABLE = "cannot be read"
 UNKNOWN_CLASS = "unknown class"
@@ -63,6 +63,12 @@ class Faults:
         positions = np.minimum(np.searchsorted(self.rows, rows), len(self) - 1)
         kept = np.flatnonzero(self.rows[positions] == rows)
         return Faults(kept, self.reasons.take(positions[kept]))
+
+
+def join_faults(parts: Sequence[Faults], starts: Sequence[int]) -> Faults:
+    """Concatenate the faults of several indexes; `starts` has the first row of each."""
+    rows = [part.rows + start for part, start in zip(parts, starts, strict=True)]
+    return Faults(np.concatenate(rows), join_strings([part.reasons for part in parts]))
 
 
 class FaultCollector:

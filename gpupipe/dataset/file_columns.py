@@ -226,14 +226,14 @@ def join_columns(columns: Sequence[Column]) -> Column:
     Raises:
         ValueError: Arrays differ in dtype or number of axes, or only some columns hold arrays.
     """
-    layout = _join_layouts(columns)
+    counts = [len(column) for column in columns]
+    layout = join_layouts([column.array for column in columns], counts)
     files = [column for column in columns if isinstance(column, FileColumn)]
     spans = [column for column in columns if isinstance(column, SpanColumn)]
     if len(files) == len(columns):
         return _join_files(files)
     if len(spans) == len(columns):
         return _join_spans(spans, layout)
-    counts = [len(column) for column in columns]
     part = np.repeat(np.arange(len(columns), dtype=np.int32), counts)
     row = np.concatenate([np.arange(count) for count in counts])
     return JoinedColumn(tuple(columns), part, row, layout)
@@ -262,20 +262,29 @@ def _join_spans(columns: Sequence[SpanColumn], layout: ArrayLayout | None) -> Sp
     return SpanColumn("", paths, np.concatenate(file).astype(np.int32), offset, length, layout)
 
 
-def _join_layouts(columns: Sequence[Column]) -> ArrayLayout | None:
-    layouts = [column.array for column in columns if column.array is not None]
+def join_layouts(every: Sequence[ArrayLayout | None], counts: Sequence[int]) -> ArrayLayout | None:
+    """Return the layout of concatenated columns; None if they hold image files.
+
+    Args:
+        every: The layout of each column; None if it holds image files.
+        counts: The number of rows of each column.
+
+    Raises:
+        ValueError: Arrays differ in dtype or number of axes, or only some columns hold arrays.
+    """
+    layouts = [layout for layout in every if layout is not None]
     if not layouts:
         return None
     first = layouts[0]
     axes = {len(layout.shape_of(0)) for layout in layouts}
-    if len(layouts) < len(columns) or len(axes) > 1 or {w.dtype for w in layouts} != {first.dtype}:
+    if len(layouts) < len(every) or len(axes) > 1 or {w.dtype for w in layouts} != {first.dtype}:
         raise ValueError("arrays of one dtype and number of axes, in all parts or in none")
     if first.shape is not None and all(layout.shape == first.shape for layout in layouts):
         return first
     shapes = [
-        np.tile(np.array(layout.shape, np.int64), (len(column), 1))
+        np.tile(np.array(layout.shape, np.int64), (count, 1))
         if layout.shapes is None
         else layout.shapes
-        for layout, column in zip(layouts, columns, strict=True)
+        for layout, count in zip(layouts, counts, strict=True)
     ]
     return ArrayLayout(first.dtype, None, np.concatenate(shapes))

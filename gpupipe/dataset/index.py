@@ -89,6 +89,26 @@ class Index:
         return not len(self.labels) or int(self.labels[0]) >= 0
 
     @property
+    def is_growing(self) -> bool:
+        """Whether samples come and go, so that their ids are not 0 to len - 1; see `resolve`."""
+        return False
+
+    def resolve(self, ids: Rows) -> "tuple[Index, Rows]":
+        """Return an index of arrays, and the rows in it of the samples `ids`.
+
+        Here they are this index and `ids`: an id is a row. If samples come and go, ids stay what
+        they are, and rows change.
+        """
+        return self, ids
+
+    def ids_of(self, rows: Rows) -> Rows:
+        """Return the ids of the samples in rows 0 to len - 1, int64 (n,). Here they are the rows.
+
+        Commands that need some samples, whichever, take them from here.
+        """
+        return rows
+
+    @property
     def main(self) -> str:
         """The name of the first field."""
         return next(iter(self.columns))

@@ -257,7 +257,7 @@ def find_folders(patterns: str | tuple[str, ...], option: str) -> list[Path]:
 def _find(patterns: str | tuple[str, ...], find: Callable[[str], list[Path]]) -> list[Path]:
     every = [patterns] if isinstance(patterns, str) else list(patterns)
     matches = [
-        path for pattern in every for unbraced in _expand_braces(pattern) for path in find(unbraced)
+        path for pattern in every for unbraced in expand_braces(pattern) for path in find(unbraced)
     ]
     if len(matches) > _MAX_SHARDS:
         raise DataError(
@@ -266,7 +266,7 @@ def _find(patterns: str | tuple[str, ...], find: Callable[[str], list[Path]]) ->
     return matches
 
 
-def _expand_braces(pattern: str) -> list[str]:
+def expand_braces(pattern: str) -> list[str]:
     """Return one pattern for each number in braces: a{0..2} becomes a0, a1 and a2."""
     match = _BRACES.search(pattern)
     if match is None:
@@ -280,7 +280,7 @@ def _expand_braces(pattern: str) -> list[str]:
     return [
         one
         for n in range(first, last + 1)
-        for one in _expand_braces(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")
+        for one in expand_braces(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")
     ]
 
 

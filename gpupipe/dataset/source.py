@@ -69,6 +69,7 @@ class Source(pydantic.BaseModel):
         delivers_labels: Whether a field may be called label: a label that is read with the sample.
         not_indexed: Options on which the saved index does not depend.
         column_types: The classes that columns of the saved index may have, dataclasses of arrays.
+        shard_option: The option that names the files, if `index_file` is implemented.
         masks: Fields of the kind mask, whose numbers are classes, such as segmentation masks.
             Steps resample them with the nearest pixel, and fill them with 0, or with what `fill`
             has under `mask`.
@@ -93,6 +94,7 @@ class Source(pydantic.BaseModel):
         {"masks", "max_pixels", "max_bytes", "cache_decoded"}
     )
     column_types: ClassVar[index_cache.Columns] = index_cache.BASIC_COLUMNS
+    shard_option: ClassVar[str] = "shards"
 
     masks: tuple[str, ...] = ()
     max_pixels: Annotated[int, Field(ge=1), WHOLE] | None = MAX_PIXELS
@@ -119,6 +121,19 @@ class Source(pydantic.BaseModel):
             DataError: There are no samples, or the data cannot be read.
             FetchError: The download failed.
         """
+
+    def index_file(self, path: Path) -> Index:
+        """List the samples of one file, and save nothing.
+
+        The source `remote` calls this for each shard that it has fetched, in a process of its own;
+        see FORMATS in `gpupipe/cache/stored_formats.py`. All columns are SpanColumns: of `path`, or
+        of the file beside it with the ending .parts, which this method writes if the samples cannot
+        be read in place. The same bytes must always give the same index.
+
+        Raises:
+            DataError: The file has no samples, or cannot be read.
+        """
+        raise NotImplementedError
 
     def specs(self) -> dict[str, Spec]:
         """Return the spec of each field of this source, by the field's name.
@@ -293,6 +308,9 @@ class FileSource(Source):
             DataError: `read` or `join` raised it.
         """
         return self.join(files, read_each(files, self.read, progress))
+
+    def index_file(self, path: Path) -> Index:
+        return self.build([path], ignore_progress)
 
     def index(self, progress: Progress = ignore_progress) -> Index:
         """List the samples of all files.

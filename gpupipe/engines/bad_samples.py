@@ -116,10 +116,10 @@ class Quarantine:
 
     def _add_faults(self, plan: Plan) -> None:
         """Add the samples of a plan whose annotations cannot be used; raise as `add` does."""
-        faults = self._job.index.faults
-        if len(faults):
-            for id in plan.ids[np.isin(plan.ids, faults.rows)].tolist():
-                self.add(id, faults.explain(id))
+        index, rows = self._job.index.resolve(plan.ids)
+        if len(index.faults):
+            for n in np.flatnonzero(np.isin(rows, index.faults.rows)).tolist():
+                self.add(int(plan.ids[n]), index.faults.explain(int(rows[n])))
 
     def refuse_to_lose_a_step(self) -> None:
         """Raise EngineError if there are other ranks. Call this before a whole batch is skipped.

@@ -82,9 +82,10 @@ def labels_and_values(index: Index, plan: Plan, where: torch.device) -> Batch:
         plan: The plan of the batch; with annotations, if `Job.annotate` returned it.
         where: The device of the labels and values. The ids and offsets stay on the CPU.
     """
-    arrays = {name: array[plan.ids] for name, array in index.values.items()}
+    index, rows = index.resolve(plan.ids)
+    arrays = {name: array[rows] for name, array in index.values.items()}
     if index.has_labels:
-        arrays["label"] = index.labels[plan.ids]
+        arrays["label"] = index.labels[rows]
     if plan.annotations is not None:
         arrays |= plan.annotations.arrays()
     tensors = {

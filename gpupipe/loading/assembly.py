@@ -137,7 +137,7 @@ def create_sampler(
     shard = options.shard
     with locate_errors(config, "loader"):
         return Sampler(
-            len(index),
+            None if index.is_growing else len(index),
             options.batch_size,
             shuffle=options.shuffle,
             seed=options.seed,

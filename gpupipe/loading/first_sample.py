@@ -36,7 +36,7 @@ def check_first_sample(job: Job) -> None:
     if not len(job.index) or not any(e.step.calls_user_code for e in job.pipeline.entries):
         return
     settings = job.loader.model_copy(update=_ALONE)
-    plan = Plan(0, np.zeros(1, np.int64), 1, True)
+    plan = Plan(0, job.index.ids_of(np.zeros(1, np.int64)), 1, True)
     try:
         engine = registry.find_reference().on(
             replace(job, loader=settings, cache_decoded=None), "cpu"

@@ -189,7 +189,9 @@ class RunState:
             history.append(now | self._settings)
         self._history = history[:1] + history[1:][1 - _MAX_HISTORY :]
         skipped = state.get("skipped", ()) if state["data"] == self._identity["data"] else ()
-        self._skipped = {row for row in skipped if row < len(self._index)}
+        self._skipped = set(skipped)
+        if not self._index.is_growing:
+            self._skipped = {row for row in skipped if row < len(self._index)}
         if self._skipped:
             count, first = counted(len(self._skipped), "sample"), min(self._skipped)
             _log.warning(
@@ -200,8 +202,12 @@ class RunState:
 
     @cached_property
     def _content(self) -> dict[str, Any]:
-        """The sizes and hashes of some rows, from sample_content(); {} if a server has the data."""
-        return sample_content(self._index) if isinstance(self._engine, Engine) else {}
+        """The sizes and hashes of some rows, from sample_content().
+
+        {} if a server has the data, or if samples come and go.
+        """
+        has_rows = isinstance(self._engine, Engine) and not self._index.is_growing
+        return sample_content(self._index) if has_rows else {}
 
 
 def sample_content(index: Index) -> dict[str, Any]:

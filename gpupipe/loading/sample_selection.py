@@ -125,8 +125,14 @@ def _choose_rows(options: LoaderConfig, index: Index) -> NDArray[np.int64] | Non
 def _read_weights(
     options: LoaderConfig, index: Index, rows: NDArray[np.int64] | None
 ) -> NDArray[np.float64] | None:
-    if options.weights is None or not len(index):
+    if options.weights is None or not (len(index) or index.is_growing):
         return None
+    if index.is_growing:
+        raise _mistake(
+            "weights",
+            "the samples come with their shards, and weights need those of all of them: leave it "
+            "out, or give shards a weight (data.manifest and data.weight)",
+        )
     if options.weights == _CLASS_BALANCED and not index.has_labels:
         raise _mistake(
             "weights",

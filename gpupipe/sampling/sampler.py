@@ -69,7 +69,7 @@ class Sampler:
 
     def __init__(
         self,
-        count: int,
+        count: int | None,
         batch_size: int,
         *,
         shuffle: bool,
@@ -83,7 +83,7 @@ class Sampler:
         """Create a sampler that begins with epoch 0.
 
         Args:
-            count: The number of samples in the index.
+            count: The number of samples in the index; None if only the population knows it.
             batch_size: Samples per batch and rank.
             shuffle: Permute the samples in every epoch; else their order is that of the index.
             seed: Seeds the permutations.
@@ -96,12 +96,12 @@ class Sampler:
         Raises:
             ConfigError: If the samples cannot be divided into equal steps without empty batches.
         """
-        self.count = count if selection.rows is None else len(selection.rows)
+        self.count = (count or 0) if selection.rows is None else len(selection.rows)
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
         self.population, self.selection = population, selection
         self._epoch, self._position = 0, 0
-        if problem := self._problem(self.count):
+        if count is not None and (problem := self._problem(self.count)):
             raise ConfigError.at("loader", problem)
 
     def __len__(self) -> int:

@@ -1,25 +1,41 @@
 """remote: a data set in a remote store, read through a local cache that grows with the epochs."""
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from glob import escape
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from gpupipe.cache import listing, worker_pool
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
 from gpupipe.cache.cached_population import CachedPopulation, TrainingRun
+from gpupipe.cache.listing import Listing
 from gpupipe.cache.read_through import create_column as create_read_through
-from gpupipe.cache.sample_locations import SampleLocations, locate_newest
+from gpupipe.cache.sample_locations import Locations, SampleLocations, locate_newest
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shard_column import ShardColumn, create_column
 from gpupipe.cache.shard_files import min_shard_bytes
+from gpupipe.cache.stored_fill import refuse_small_cache
+from gpupipe.cache.stored_formats import create_source
+from gpupipe.cache.stored_index import (
+    StoredIndex,
+    StoredLocations,
+    create_index,
+    wait_for_shard,
+)
 from gpupipe.cache.worker_pool import explain_too_large
 from gpupipe.dataset.columns import Column, Rows
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import Population, UnmapFiles
 from gpupipe.dataset.source import Progress, Source, ignore_progress
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
+
+_NOWHERE = "/dev/null/shards"
+"""No file can be there: a source that must read one for its specs fails."""
 
 
 class Remote(DataSet, Source):
@@ -33,12 +49,65 @@ class Remote(DataSet, Source):
 
     cache: CacheOptions
 
-    def index(self, progress: Progress = ignore_progress) -> Index:
+    @field_validator("cache")
+    @classmethod
+    def _check_sizes(cls, cache: CacheOptions, info: ValidationInfo) -> CacheOptions:
+        if info.data.get("shards") is None:
+            cache.check_shard_size()
+            if "min_shards" in cache.model_fields_set:
+                raise ValueError("min_shards: of a store in shards: see data.shards")
+        elif "shard_size" in cache.model_fields_set:
+            raise ValueError(
+                "shard_size: the shards of data.shards are cached as they are: leave it out"
+            )
+        return cache
+
+    @model_validator(mode="after")
+    def _check_shards(self) -> "Remote":
+        if self.shards is not None:
+            create_source(self)
+            if self.cache_decoded is not None:
+                raise ValueError(
+                    "cache_decoded: of data.shards, which come and go, no images are kept: leave "
+                    "it out"
+                )
+        return self
+
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
+        if self.shards is None:
+            return super().list_names()
+        return create_source(self).list_names()
+
+    def specs(self) -> dict[str, Spec]:
+        """Return the spec of each field. May fetch a shard, if only its arrays show their shape.
+
+        Raises:
+            DataError: The shape of arrays is needed, and no shard can be read.
+        """
+        if self.shards is None:
+            return super().specs()
+        try:
+            return create_source(self, _NOWHERE).specs()
+        except DataError:
+            folder, _ = self._open_folder()
+            shard = wait_for_shard(folder, self.dataset)
+            return create_source(self, escape(str(shard))).specs()
+
+    def annotation_specs(self) -> dict[str, Spec]:
+        return {} if self.shards is None else create_source(self).annotation_specs()
+
+    def _open_folder(self, progress: Progress = ignore_progress) -> tuple[CacheFolder, Listing]:
+        """Return the cache's folder and the listing, which is made if there is none."""
         folder = prepare_folder(self.cache, self.dataset)
         if not listing.is_listed(folder):
             progress("listing", 0, None)
             worker_pool.list_dataset(self.dataset, self.cache)
-        listed = listing.load(folder)
+        return folder, listing.load(folder)
+
+    def index(self, progress: Progress = ignore_progress) -> Index:
+        folder, listed = self._open_folder(progress)
+        if self.shards is not None:
+            return self._index_shards(folder, listed)
         if self.cache.epoch == "full":
             needed = min_shard_bytes(listed.sizes)
             if needed > self.cache.max_bytes:
@@ -56,6 +125,14 @@ class Remote(DataSet, Source):
             extra={"cache": str(folder.dir)},
         )
 
+    def _index_shards(self, folder: CacheFolder, listed: Listing) -> Index:
+        """Return the index of the samples in stored shards, those in the cache at the moment."""
+        refuse_small_cache(folder, listed)
+        source: Any = create_source(self)
+        _, values = source.list_names()
+        label = getattr(source, "label", None)
+        return create_index(folder, listed, self.dataset, self.specs(), values, label)
+
     def population(
         self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles
     ) -> Population | None:
@@ -63,16 +140,25 @@ class Remote(DataSet, Source):
         listed = listing.load(folder)
         if index.fingerprint != listed.fingerprint:
             return None  # The index is a subset: all of its rows are in every epoch.
+        count = self.cache.workers if rank == 0 else 0
         num_rows = int(np.count_nonzero(listed.weights)) if self.weight is not None else len(index)
         run = None
         if world_size > 1:
             run = TrainingRun(folder, rank, [index.fingerprint, seed, world_size])
-        locations = SampleLocations(folder, _shards_of(index), unmap_files)
-        count = self.cache.workers if rank == 0 else 0
+        locations: Locations = (
+            StoredLocations(folder, index.table, listed)
+            if isinstance(index, StoredIndex)
+            else SampleLocations(folder, _shards_of(index), unmap_files, num_rows)
+        )
         workers = worker_pool.WorkerPool(self.dataset, self.cache, count)
-        return CachedPopulation(folder, locations, num_rows, workers, run)
+        return CachedPopulation(folder, locations, workers, run)
 
     def read_through(self, index: Index) -> Index:
+        if self.shards is not None:
+            raise DataError(
+                "data.shards: engine ray reads single files of a store, and no shards: use another "
+                "engine, or one cache for each trainer"
+            )
         listed = listing.load(CacheFolder(self.cache))
         if index.fingerprint != listed.fingerprint:
             return index  # a subset, of rows that are in the growing cache
@@ -84,7 +170,11 @@ class Remote(DataSet, Source):
 
     def find_available_rows(self, index: Index) -> Rows | None:
         folder = CacheFolder(self.cache)
-        rows = locate_newest(folder, _shards_of(index))
+        rows = (
+            index.load_newest()
+            if isinstance(index, StoredIndex)
+            else locate_newest(folder, _shards_of(index))
+        )
         if not len(rows):
             raise DataError(
                 f"{folder.dir}: nothing is in the cache yet: run 'gpupipe cache fill CONFIG'"

@@ -17,9 +17,11 @@ import pytest
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
-from gpupipe.cache.fill import Filler
+from gpupipe.cache.publishing import ShardPublisher
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
+from gpupipe.cache.stored_fill import create_filler
+from helpers import stored_shards
 from helpers.cached_loading import STEPS, Config
 
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
@@ -43,6 +45,12 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def tars(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 faces in 6 shards, in two folders; a face's label is the number of its sample."""
+    return stored_shards.write_tars(tmp_path_factory.mktemp("tars") / "tars", faces)
+
+
 @dataclass
 class Made:
     """A cache, and what fills it in this process."""
@@ -50,16 +58,16 @@ class Made:
     folder: CacheFolder
     dataset: DataSet
     listing: listing.Listing
-    filler: Filler
+    filler: ShardPublisher
 
-    def another(self) -> Filler:
+    def another(self) -> ShardPublisher:
         """A second filler of the same cache."""
         options = self.folder.options
-        return Filler(CacheFolder(options), self.dataset, _store(self.dataset, options))
+        return create_filler(CacheFolder(options), self.dataset, _store(self.dataset, options))
 
     def fill(self) -> str:
         """Fill until there is no more to do. Returns why."""
-        while (outcome := self.filler.publish_shard()) == "published":
+        while (outcome := self.filler.publish_shard()) in ("published", "skipped"):
             pass
         return outcome
 
@@ -95,7 +103,7 @@ def make(blobs: Path, tmp_path: Path) -> Make:
             with folder.lock():
                 listing.save(found, folder)
         kept = listing.load(folder)
-        return Made(folder, data, kept, Filler(folder, data, _store(data, cache)))
+        return Made(folder, data, kept, create_filler(folder, data, _store(data, cache)))
 
     return made
 
@@ -127,10 +135,14 @@ def bucket(s3: dict[str, Any], blobs: Path) -> str:
     return "s3://blobs/data"
 
 
+_FILES = (".jpg", ".tar")
+
+
 @dataclass
 class Faults:
     """What an HTTP server does wrong, by the path's end: how often it answers 500, cuts a body off,
-    stalls, tells another ETag, sends other content, or answers 500 to HEAD and the GET after it.
+    stalls, tells another ETag, sends other content, answers 500 to HEAD and the GET after it, or
+    403 or 404, or sends a range of wrong bytes.
     `headers` are sent with every image, in place of its own; "" for none.
     """
 
@@ -140,7 +152,11 @@ class Faults:
     changes: dict[str, int] = field(default_factory=dict)
     garbled: dict[str, int] = field(default_factory=dict)
     heads: dict[str, int] = field(default_factory=dict)
+    forbidden: dict[str, int] = field(default_factory=dict)
+    gone: dict[str, int] = field(default_factory=dict)
+    wrong: dict[str, int] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
+    has_ranges: bool = True
     asked: list[str] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -163,12 +179,12 @@ def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
             pass
 
         def send_header(self, name: str, value: str) -> None:
-            value = faults.headers.get(name, value) if self.path.endswith(".jpg") else value
+            value = faults.headers.get(name, value) if self.path.endswith(_FILES) else value
             if value:
                 super().send_header(name, value)
 
         def end_headers(self) -> None:
-            if self.path.endswith(".jpg"):
+            if self.path.endswith(_FILES):
                 is_due = faults.due(faults.changes, self.path)
                 self.send_header("ETag", f'"{len(faults.asked) if is_due else "same"}"')
                 self.send_header("Content-MD5", "")
@@ -184,6 +200,10 @@ def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
             faults.asked.append(self.path)
             if faults.due(faults.errors, self.path) or faults.due(faults.heads, self.path):
                 self.send_error(500)
+            elif faults.due(faults.forbidden, self.path):
+                self.send_error(403)
+            elif faults.due(faults.gone, self.path):
+                self.send_error(404)
             elif faults.due(faults.stalls, self.path):
                 faults.over.wait(20)
                 self.close_connection = True
@@ -199,8 +219,20 @@ def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
                 self.end_headers()
                 self.wfile.write(b"x" * 1000)
                 self.close_connection = True
+            elif (asked := self.headers.get("Range")) and faults.has_ranges:
+                self._send_range(asked)
             else:
                 super().do_GET()
+
+        def _send_range(self, asked: str) -> None:
+            data = (root / self.path.lstrip("/")).read_bytes()
+            begin, end = map(int, asked.removeprefix("bytes=").split("-"))
+            if faults.due(faults.wrong, self.path):
+                data = bytes(len(data))
+            self.send_response(206)
+            self.send_header("Content-Length", str(len(data[begin : end + 1])))
+            self.end_headers()
+            self.wfile.write(data[begin : end + 1])
 
     return Handler
 
@@ -223,6 +255,13 @@ def serve(root: Path) -> Iterator[tuple[str, Faults]]:
 def web(blobs: Path) -> Iterator[tuple[str, Faults]]:
     """An HTTP server of the blobs: its URL, and what it is to do wrong."""
     with serve(blobs) as served:
+        yield served
+
+
+@pytest.fixture
+def web_tars(tars: Path) -> Iterator[tuple[str, Faults]]:
+    """An HTTP server of the shards: its URL, and what it is to do wrong."""
+    with serve(tars) as served:
         yield served
 
 
@@ -257,12 +296,13 @@ def config(faces: Path, tmp_path: Path) -> Config:
             "url": cache.pop("url", f"file://{faces}"),
             "storage_options": cache.pop("storage_options", {}),
         }
-        options = {
-            "dir": str(tmp_path / "cache"),
-            "max_bytes": "2MB",
-            "shard_size": "60kB",
-            "workers": 1,
-        } | cache
+        has_shards = "shards" in cache
+        for name in ("shards", "label", "classes", "fields", "values"):
+            if name in cache:
+                data[name] = cache.pop(name)
+        packed = {} if has_shards else {"shard_size": "60kB"}
+        folder = str(tmp_path / "cache")
+        options = {"dir": folder, "max_bytes": "2MB", "workers": 1} | packed | cache
         return {"data": data | {"cache": options}, "pipeline": STEPS}
 
     return made

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,11 @@ import pytest
 
 from gpupipe.cache import evict, shard_files
 from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.stored_fill import row_of
 from gpupipe.cache.worker_pool import WorkerPool
-from helpers import disks
+from helpers import disks, stored_shards
+from helpers.cache_contents import began, disk_size
+from helpers.full_product import IS_FULL
 
 KILLS = int(os.environ.get("GPUPIPE_KILLS", "50"))
 WORKERS = """
@@ -63,8 +66,11 @@ def check_what_a_reader_sees(folder: CacheFolder) -> int:
     return len(alive)
 
 
-def test_a_worker_that_is_killed_at_any_moment_leaves_nothing_half_written(make: Any) -> None:
-    made = make(max_bytes="4MB", shard_size="60kB", workers=1)
+def kill_workers(made: Any, kills: int, seconds: float, look: Callable[[CacheFolder], int]) -> None:
+    """Start a worker, kill it after a random time up to `seconds`, and look; again and again.
+
+    `look` returns the number of shards; from 16 on, or once all are there, all are evicted.
+    """
     task = (
         f'{{"do": "serve", "dataset": {made.dataset.model_dump_json(exclude_defaults=True)}, '
         f'"cache": {made.folder.options.model_dump_json()}}}'
@@ -74,31 +80,60 @@ def test_a_worker_that_is_killed_at_any_moment_leaves_nothing_half_written(make:
     )
     assert nursery.stdin and nursery.stdout
     nursery.stdin.write(task.replace("\n", "") + "\n")
-    dice, orphans, most = random.Random(7), 0, 0
-    for _ in range(KILLS):
+    dice, orphans = random.Random(7), 0
+    for _ in range(kills):
         nursery.stdin.write("go\n")
         nursery.stdin.flush()
         child = int(nursery.stdout.readline())
-        time.sleep(dice.uniform(0, 0.08))
+        time.sleep(dice.uniform(0, seconds))
         os.kill(child, signal.SIGKILL)
         assert nursery.stdout.readline() == "over\n"
         orphans += len(list((made.folder.dir / "tmp").iterdir()))
-        most = max(most, check_what_a_reader_sees(made.folder))
-        if most > 15:
+        if look(made.folder) >= min(len(made.listing), 16):
             with made.folder.lock():
                 evict.evict_down_to(made.folder, 0)
-            most = 0
-    print(f"{KILLS} kills, {orphans} of them in the middle of a shard")
     nursery.stdin.close()
     nursery.stdout.close()
     nursery.wait()
     assert orphans > 0, "no kill came while a shard was being written: it shows nothing"
+
+
+def check_no_leftovers(folder: CacheFolder) -> None:
+    for kind in ("tmp", "claims", "workers"):
+        assert not list((folder.dir / kind).iterdir())
+
+
+def test_a_worker_that_is_killed_at_any_moment_leaves_nothing_half_written(make: Any) -> None:
+    made = make(max_bytes="4MB", shard_size="60kB", workers=1)
+    kill_workers(made, KILLS, 0.08, check_what_a_reader_sees)
     assert made.fill() == "complete"
     check_what_a_reader_sees(made.folder)
-    for kind in ("tmp", "claims", "workers"):
-        assert not list((made.folder.dir / kind).iterdir())
+    check_no_leftovers(made.folder)
     with made.folder.lock():
         assert made.folder.count_bytes() < 2_000_000
+
+
+def test_a_worker_that_is_killed_leaves_no_half_of_a_stored_shard(make: Any, tars: Path) -> None:
+    """The disk is never fuller than it may be, and each sample of an epoch is one of the store."""
+    data = {"url": f"file://{tars}", "shards": stored_shards.PATTERN}
+    made = make(data, max_bytes="900kB", workers=1)
+    contents = {row: (tars / made.listing.names[row]).read_bytes() for row in range(6)}
+
+    def look(folder: CacheFolder) -> int:
+        files = stored_shards.cached(folder)
+        for name, file in files.items():
+            assert file.read_bytes() == contents[row_of(name)]
+        assert disk_size(folder.dir) <= 900_000
+        began(folder)  # so that shards may be evicted
+        return len(files)
+
+    kill_workers(made, KILLS if IS_FULL else 8, 0.08, look)
+    with made.folder.lock():
+        evict.evict_down_to(made.folder, 0)
+    while made.filler.publish_shard() == "published":
+        pass
+    assert look(made.folder) >= 2
+    check_no_leftovers(made.folder)
 
 
 @pytest.fixture

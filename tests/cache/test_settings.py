@@ -16,7 +16,6 @@ DATA = {"url": "s3://bucket/folder"}
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"shard_size": "300MB"}, "should be at least 4 times shard_size"),
         ({"low_water": 1.5}, "low_water"),
         ({"connections": 0}, "connections"),
         ({"wait": 0}, "wait"),
@@ -27,6 +26,8 @@ def test_caches_that_are_refused(settings: dict[str, Any], said: str) -> None:
     CacheOptions(**CACHE)
     with pytest.raises(pydantic.ValidationError, match=said):
         CacheOptions(**CACHE | settings)
+    with pytest.raises(ValueError, match="should be at least 4 times shard_size"):
+        CacheOptions(**CACHE, shard_size="300MB").check_shard_size()
 
 
 @pytest.mark.parametrize(

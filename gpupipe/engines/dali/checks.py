@@ -149,7 +149,7 @@ def _check_step(job: Job, entry: Entry, device_id: int | None) -> None:
     steps = [e for e in job.pipeline.entries if e.field in (source, entry.field)]
     position = steps.index(entry)
     failures = 0
-    for id in range(min(len(job.index), _MAX_SAMPLES)):
+    for id in job.index.ids_of(np.arange(min(len(job.index), _MAX_SAMPLES))).tolist():
         if not entry.input_spec.encoded:
             try:
                 _run_one(job, steps[:position], id, device_id)

@@ -59,6 +59,10 @@ _CHUNK = 1 << 14
 _FILL, _SCAN, _END, _INTERVAL = 0xFF, 0xDA, 0xD9, 0xDD
 _WITHOUT_LENGTH = (0x01, *range(0xD0, 0xDA))
 """TEM, RST0 to RST7, SOI and EOI: markers that no segment follows (ITU-T T.81, table B.1)."""
+_MIN_SLOTS, _STEP = 1 << 16, 7919
+"""The least number of slots for headers, and how many slots are between the first samples of two
+consecutive shards, whose ids differ in the upper 32 bits.
+"""
 _SECTOR = bytes(512)
 _BETWEEN_SCANS = frozenset((0xC4, 0xCC, 0xDB, 0xDC, _INTERVAL, 0xFE, *range(0xE0, 0xF0)))
 """DHT, DAC, DQT, DNL, DRI, COM and APPn: segments that may follow the data of a scan."""
@@ -93,7 +97,7 @@ class ImageFiles:
         """Make an empty cache.
 
         Args:
-            count: How many rows the index has.
+            count: How many rows the index has, or at first has.
             how: The color mode, the dtype, and whether to apply the EXIF orientation.
             max_pixels: Refuse images with more pixels. None means no limit.
             threads: The threads that decode the images that DALI must not decode.
@@ -101,13 +105,13 @@ class ImageFiles:
                 CutOffError. A JPEG that has an end marker, but looks damaged, is decoded on
                 `threads` instead of by DALI.
         """
-        self._checks_jpegs = checks_jpegs
+        self._checks_jpegs, self._count = checks_jpegs, max(count, _MIN_SLOTS)
         self._decoding, self._max_pixels, self._threads = how, max_pixels, threads
         self._decoders = DecoderChain(max_pixels=max_pixels)
-        self._end = np.zeros(count, np.uint32)
-        self._crc = np.zeros(count, np.uint32)
-        self._size = np.zeros((count, 2), np.uint16)
-        self._orientation = np.ones(count, np.uint8)
+        self._end = np.zeros(self._count, np.uint32)
+        self._crc = np.zeros(self._count, np.uint32)
+        self._size = np.zeros((self._count, 2), np.uint16)
+        self._orientation = np.ones(self._count, np.uint8)
 
     def make_decodable(
         self, ids: NDArray[np.int64], files: Any
@@ -115,7 +119,7 @@ class ImageFiles:
         """Make a batch of files safe for DALI's decoder.
 
         Args:
-            ids: The rows of the files in the index.
+            ids: The ids of the samples.
             files: The bytes of the files: a TensorListCPU of one-dimensional uint8 tensors.
 
         Returns:
@@ -131,8 +135,10 @@ class ImageFiles:
         """
         if self._checks_jpegs:
             check_ends(files)
-        size, orientation = self._size[ids].astype(np.float64), self._orientation[ids]
-        cached = zip(files, self._end[ids].tolist(), self._crc[ids].tolist(), strict=True)
+        # Where samples come and go, ids are any numbers: two may share a slot, which the CRC shows.
+        slots = (ids + (ids >> 32) * _STEP) % self._count
+        size, orientation = self._size[slots].astype(np.float64), self._orientation[slots]
+        cached = zip(files, self._end[slots].tolist(), self._crc[slots].tolist(), strict=True)
         others: list[int] = []
         for n, (data, end, crc) in enumerate(cached):
             file = memoryview(data)
@@ -146,8 +152,9 @@ class ImageFiles:
                 continue
             size[n], orientation[n] = self._oriented(header), header.orientation
             if header.end and header.end <= _MAX_END and size[n].max() <= _MAX_SIDE:
-                self._end[ids[n]], self._crc[ids[n]] = header.end, crc32(file[: header.end])
-                self._size[ids[n]], self._orientation[ids[n]] = size[n], orientation[n]
+                slot = slots[n]
+                self._end[slot], self._crc[slot] = header.end, crc32(file[: header.end])
+                self._size[slot], self._orientation[slot] = size[n], orientation[n]
         if not others:
             return files, size, orientation
         replaced = list(files)

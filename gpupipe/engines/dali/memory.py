@@ -142,7 +142,8 @@ def estimate_need(job: Job, may_cut: bool) -> Need | None:
     """
     lowering = Lowering(job, "gpu", may_cut)
     count = len(job.index)
-    ids = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
+    rows = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
+    ids = job.index.ids_of(rows)
     reader = make_reader(lowering, open_fields(job), False)
     reader.start(Plan(0, np.array([id]), 1, False) for id in ids)
     needs = []

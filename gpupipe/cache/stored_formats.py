@@ -1,0 +1,144 @@
+"""The formats of shards: which source reads the shards of a store, and with which options.
+
+A format is a source that can index a single file: `Source.index_file`. A row of FORMATS adds one.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pydantic
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from gpupipe.cache.settings import DataSet
+from gpupipe.dataset.source import SOURCES, Source
+from gpupipe.errors import did_you_mean, shown
+
+_COMPRESSED = re.compile(r"[.](?:tgz|gz|zst|bz2|xz|lz4)$")
+PARTS = ".parts"
+"""The ending of the file beside a shard in which a source writes what it cannot read in place."""
+
+
+class ShardFormat(NamedTuple):
+    """How shards are read.
+
+    Attributes:
+        source: The name of the source that indexes them.
+        ending: The ending of their files in the cache.
+        has_parts: Whether the source writes a file with the ending PARTS, which the samples are in.
+    """
+
+    source: str
+    ending: str
+    has_parts: bool = False
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The endings of the files of a shard; the samples are in the file with the last one."""
+        return (self.ending, PARTS) if self.has_parts else (self.ending,)
+
+
+FORMATS = (ShardFormat("webdataset", ".tar"),)
+"""All formats. The first of a source is the one for files whose endings do not say it."""
+
+
+def find_format(dataset: DataSet) -> ShardFormat:
+    """Return the format of the shards of a data set.
+
+    Raises:
+        pydantic.ValidationError: There is no such format, or patterns have several.
+    """
+    patterns = list_patterns(dataset)
+    if dataset.shard_format is not None:
+        of_source = [one for one in FORMATS if one.source == dataset.shard_format]
+        names = list(dict.fromkeys(one.source for one in FORMATS))
+        if not of_source:
+            hint = did_you_mean(dataset.shard_format, names)
+            raise _at(
+                "shard_format",
+                f"{shown(dataset.shard_format)} should be {' or '.join(names)}{hint}",
+            )
+        matching = [one for one in of_source if patterns[0].lower().endswith(one.ending)]
+        return (matching or of_source)[0]
+    formats = [_find_by_ending(pattern) for pattern in patterns]
+    if len(set(formats)) > 1:
+        raise _at(
+            "shards",
+            f"{patterns[0]} and {patterns[formats.index(formats[-1])]} are of different "
+            "formats: use one source, and one cache, for each",
+        )
+    return formats[0]
+
+
+def list_patterns(dataset: DataSet) -> Sequence[str]:
+    """Return the patterns of the shards of a data set."""
+    assert dataset.shards is not None
+    return [dataset.shards] if isinstance(dataset.shards, str) else dataset.shards
+
+
+def _find_by_ending(pattern: str) -> ShardFormat:
+    lower = pattern.lower()
+    if _COMPRESSED.search(lower):
+        raise _at(
+            "shards",
+            f"{pattern} is compressed as a whole, so no sample can be read in place: "
+            "write the shards uncompressed, as images are compressed already",
+        )
+    for one in FORMATS:
+        if lower.endswith(one.ending):
+            return one
+    endings = ", ".join(dict.fromkeys(one.ending for one in FORMATS))
+    raise _at(
+        "shards",
+        f"the ending of {pattern} is none of {endings}: set "
+        "data.shard_format to the source that reads them",
+    )
+
+
+def create_source(dataset: DataSet, path: str | Path = "shards") -> Source:
+    """Return the source that reads the shards of a data set.
+
+    Args:
+        dataset: The data set.
+        path: The file that the source reads, if it is to read one.
+
+    Raises:
+        pydantic.ValidationError: There is no such format, or an option is wrong. Its location is
+            that in the data set.
+    """
+    model: Any = SOURCES.find(find_format(dataset).source)
+    options: dict[str, Any] = {**dataset.options, model.shard_option: str(path)}
+    if isinstance(dataset.values, tuple) and dataset.values:
+        raise _at("values", "with shards, a mapping {VALUE: PLACE}, as the source of shards has it")
+    for name in ("fields", "label", "values"):
+        if name in dataset.model_fields_set:
+            if name not in model.model_fields:
+                raise _at(name, f"the source {model.name} has no such option: see data.options")
+            options[name] = getattr(dataset, name)
+    try:
+        source: Source = model.model_validate(options)
+    except pydantic.ValidationError as e:
+        raise pydantic.ValidationError.from_exception_data(
+            e.title, [_relocate(detail, dataset) for detail in e.errors(include_url=False)]
+        ) from e
+    return source
+
+
+def _relocate(detail: Any, dataset: DataSet) -> InitErrorDetails:
+    """Return an error of a source's option, located at the option of the data set that has it."""
+    loc = detail["loc"]
+    if loc and loc[0] in dataset.options:
+        loc = ("options", *loc)
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        message = "the source of the shards has no such option"
+    kind = PydanticCustomError("value_error", "{error}", {"error": f", {message}"})
+    return InitErrorDetails(type=kind, loc=loc, input=detail["input"])
+
+
+def _at(name: str, message: str) -> pydantic.ValidationError:
+    kind = PydanticCustomError("value_error", "{error}", {"error": f", {message}"})
+    return pydantic.ValidationError.from_exception_data(
+        "shards", [InitErrorDetails(type=kind, loc=(name,), input=None)]
+    )

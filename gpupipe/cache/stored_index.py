@@ -1,0 +1,263 @@
+"""The index of a data set in stored shards, whose samples come and go with their shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.listing import Listing
+from gpupipe.cache.sample_locations import Locations
+from gpupipe.cache.settings import DataSet
+from gpupipe.cache.shared_files import CachedShard
+from gpupipe.cache.stored_column import split_ids
+from gpupipe.cache.stored_fill import name_of, row_of
+from gpupipe.cache.stored_samples import SampleTable, create_empty
+from gpupipe.cache.worker_pool import WorkerPool, wait_until
+from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.spec import Spec
+from gpupipe.errors import DataError, counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowingLayout(ArrayLayout):
+    """The dtype and shapes of a field of arrays, by the samples' ids.
+
+    Attributes:
+        table: The samples that are in the cache.
+        name: The name of the field.
+    """
+
+    table: SampleTable
+    name: str
+
+    def shape_of(self, i: int) -> tuple[int, ...]:
+        if self.shape is not None:
+            return self.shape
+        index, rows = self.table.snapshot.index, self.table.snapshot.find_rows(np.array([i]))
+        layout = index.columns[self.name].array
+        assert layout is not None
+        return layout.shape_of(int(rows[0]))
+
+
+@dataclass(frozen=True)
+class GrowingColumn(Column):
+    """A field of all samples of a data set in stored shards, by the samples' ids.
+
+    Attributes:
+        table: The samples that are in the cache.
+        name: The name of the field.
+        layout: The dtype and shape of arrays, as far as all shards have the same.
+    """
+
+    table: SampleTable
+    name: str
+    layout: ArrayLayout | None = None
+
+    @property
+    def array(self) -> ArrayLayout | None:
+        return self.layout
+
+    def __len__(self) -> int:
+        return len(self.table.snapshot.index)
+
+    def _find(self, ids: Rows) -> tuple[Column, Rows]:
+        snapshot = self.table.snapshot
+        rows = snapshot.find_rows(ids)
+        return snapshot.index.columns[self.name], rows
+
+    def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
+        column, own = self._find(rows)
+        return column.read(own)
+
+    def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
+        column, own = self._find(np.array([row]))
+        return column.read_ends(int(own[0]), head, tail)
+
+    def location(self, row: int, name: str) -> str:
+        return self.table.locate(row)
+
+    def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
+        return []
+
+    def take(self, rows: Rows) -> Column:
+        column, own = self._find(rows)
+        return column.take(own)
+
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        column, own = self._find(rows)
+        return column.get_sizes(own)
+
+    @property
+    def can_sample(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StoredIndex(Index):
+    """The index of a data set in stored shards. `len` counts the samples that are in the cache.
+
+    Attributes:
+        table: The samples that are in the cache.
+        is_labelled: Whether samples have a class.
+    """
+
+    table: SampleTable
+    is_labelled: bool
+
+    def __len__(self) -> int:
+        return len(self.table.snapshot.index)
+
+    @property
+    def is_growing(self) -> bool:
+        return True
+
+    @property
+    def has_labels(self) -> bool:
+        return self.is_labelled
+
+    def describe_classes(self) -> str:
+        if not self.is_labelled:
+            return "without labels"
+        classes = counted(len(self.classes), "class", "classes")
+        return f"in {classes}" if self.classes else "with labels"
+
+    def resolve(self, ids: Rows) -> tuple[Index, Rows]:
+        snapshot = self.table.snapshot
+        return snapshot.index, snapshot.find_rows(ids)
+
+    def ids_of(self, rows: Rows) -> Rows:
+        return self.table.snapshot.ids[rows]
+
+    def location(self, i: int, field: str | None = None) -> str:
+        return self.table.locate(i)
+
+    def load_newest(self) -> Rows:
+        """Make the samples that are in the cache readable, unpinned, and return their ids."""
+        return self.table.load_newest()
+
+    def subset(self, rows: Rows) -> Index:
+        index, own = self.resolve(rows)
+        return index.subset(own)
+
+
+class StoredLocations(Locations):
+    """Loads the tables of the shards that epochs use.
+
+    Args:
+        folder: The cache.
+        table: The samples of these shards.
+        listing: The shards of the data set.
+    """
+
+    def __init__(self, folder: CacheFolder, table: SampleTable, listing: Listing) -> None:
+        self._folder, self._table = folder, table
+        weights = listing.weights
+        self._num_shards = np.count_nonzero(weights) if len(weights) else len(listing)
+        self._in_use: set[str] = set()
+        self._broken: set[int] = set()
+
+    def locate(self, shards: dict[str, CachedShard], broken: Iterable[int] = ()) -> Rows:
+        lost = {row for row in broken if name_of(row) not in shards}
+        self._in_use |= shards.keys()
+        self._broken |= lost
+        self._table.load(self._in_use, self._broken)
+        wanted = np.array(sorted([*map(row_of, shards), *lost]), np.int64)
+        ids = self._table.snapshot.ids
+        return ids[np.isin(split_ids(ids)[0], wanted)]
+
+    def forget(self, names: frozenset[str]) -> None:
+        self._in_use -= names
+        self._table.forget(names)
+
+    def explain_wait(self, shards: dict[str, CachedShard], broken: int) -> str:
+        present, options = len(shards) + broken, self._folder.options
+        if options.epoch == "full" and present < self._num_shards:
+            return (
+                f"{present:,} of {self._num_shards:,} shards are in the cache, and "
+                "data.cache.epoch is full"
+            )
+        if present < min(options.min_shards, self._num_shards):
+            return (
+                f"{counted(present, 'shard')} of the {options.min_shards:,} of "
+                f"data.cache.min_shards are in the cache in {self._folder.dir} yet"
+            )
+        return ""
+
+
+def create_index(
+    folder: CacheFolder,
+    listing: Listing,
+    dataset: DataSet,
+    specs: Mapping[str, Spec],
+    values: Sequence[str],
+    label: str | None,
+) -> StoredIndex:
+    """Return the index of a data set in stored shards, with the samples that are in the cache now.
+
+    Args:
+        folder: The cache.
+        listing: The shards of the data set.
+        dataset: The data set.
+        specs: The specs of the fields, by name.
+        values: The names of the values.
+        label: What holds the label; None if samples have none.
+    """
+    table = SampleTable(folder, listing, dataset, list(specs))
+    table.load_newest()
+    columns: dict[str, Column] = {
+        name: GrowingColumn(table, name, _create_layout(table, name, spec))
+        for name, spec in specs.items()
+    }
+    empty = create_empty(listing)
+    return StoredIndex(
+        dataset.url,
+        empty.names,
+        empty.labels,
+        list(dataset.classes),
+        columns,
+        listing.fingerprint,
+        {name: np.empty(0) for name in values},
+        extra={"cache": str(folder.dir)},
+        table=table,
+        is_labelled=label is not None,
+    )
+
+
+def _create_layout(table: SampleTable, name: str, spec: Spec) -> ArrayLayout | None:
+    """Return the layout of a field of arrays; None for image files."""
+    if spec.encoded:
+        return None
+    shape = tuple(n for n in spec.shape if n is not None)
+    is_same = len(shape) == len(spec.shape)
+    return GrowingLayout(spec.dtype, shape if is_same else None, table=table, name=name)
+
+
+def wait_for_shard(folder: CacheFolder, dataset: DataSet) -> Path:
+    """Return the path of a shard that is in the cache; fetch one if there is none.
+
+    Raises:
+        DataError: None can be fetched, or none of them can be read.
+    """
+
+    def find() -> Path | str:
+        with folder.lock():
+            names = folder.commit_log.live_shards().keys() & folder.list_present_shards()
+            broken = folder.commit_log.broken_rows()
+        if names:
+            return folder.list_shard_paths(min(names))[0]
+        if broken:
+            raise DataError(f"{dataset.url}: {next(iter(broken.values()))}")
+        return "no shard is in the cache"
+
+    pool = WorkerPool(dataset, folder.options, min(folder.options.workers, 1))
+    try:
+        return wait_until(folder, [pool], "the shape of arrays is in the shards", find)
+    finally:
+        pool.stop()

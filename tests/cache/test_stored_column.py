@@ -1,0 +1,45 @@
+"""Which samples of stored shards a process has checked, and ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpupipe.cache.stored_column import forget_checked, join_ids, split_ids
+from gpupipe.cache.stored_fill import name_of
+from gpupipe.cache.stored_samples import SampleTable
+from helpers.stored_shards import PATTERN
+
+
+def test_ids_are_joined_and_split() -> None:
+    ids = join_ids(np.array([0, 7, 2**30]), np.array([1, 3, 2]))
+    shards, numbers = split_ids(ids)
+    assert shards.tolist() == [0, 7, 7, 7, 2**30, 2**30]
+    assert numbers.tolist() == [0, 0, 1, 2, 0, 1]
+    assert ids.dtype == np.int64
+    assert (ids >= 0).all()
+
+
+def test_a_sample_is_checked_once_until_its_shard_is_forgotten(make: Any, tars: Path) -> None:
+    made = make({"url": f"file://{tars}", "shards": PATTERN}, workers=0)
+    made.fill()
+    table = SampleTable(made.folder, made.listing, made.dataset, ["image"])
+    table.load([name_of(2), name_of(4)], ())
+    column: Any = table.snapshot.index.columns["image"]
+    rows = np.arange(len(column))
+    first = column.read(rows[5:])
+    path = made.folder.shard_path(name_of(4))
+    content = bytearray(path.read_bytes())
+    last = int(column.offset[-1]) + 3000
+    content[last] ^= 1
+    path.write_bytes(content)
+    assert len(column.read(rows[5:])) == len(first), "all of them were checked"
+    forget_checked(column.root, [4])
+    with pytest.raises(OSError, match="no download worker is running that could fetch it again"):
+        column.read(rows[-1:])
+    assert len(column.read(rows[:5])) == 5
+    assert column.location(len(rows) - 1, "s/000042") == f"file://{tars}/b/003.tar:s/000042"
+    assert column.take(rows[:2]).take(np.array([1])).rows.tolist() == [(2 << 32) + 1]

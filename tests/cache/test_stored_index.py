@@ -1,0 +1,239 @@
+"""Training over a growing cache of a store's shards: ids, labels, pixels, growth, faults."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpupipe
+from gpupipe import config as configs
+from gpupipe.bench import parity
+from gpupipe.cache import evict
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.settings import CacheOptions
+from gpupipe.cache.stored_fill import name_of
+from gpupipe.testing import check_loader
+from helpers.cache_contents import disk_size
+from helpers.cached_loading import ENGINES, Config, complete, ids, load
+from helpers.stored_shards import NAMES, PATTERN, cached, write_tar
+
+COUNTS = dict(zip(NAMES, (7, 9, 9, 11, 12, 12), strict=True))
+IDS = sorted(
+    (shard << 32) + n for shard, name in enumerate(sorted(NAMES)) for n in range(COUNTS[name])
+)
+
+
+@pytest.fixture
+def settings(config: Config, tars: Path) -> Any:
+    """Makes the config of a cache of the tars, with options of the cache."""
+
+    def make(**options: Any) -> dict[str, Any]:
+        return config(**{"url": f"file://{tars}", "shards": PATTERN} | options)
+
+    return make
+
+
+def folder_of(settings: dict[str, Any]) -> CacheFolder:
+    folder = CacheFolder(CacheOptions(**settings["data"]["cache"]))
+    folder.commit_log.refresh()
+    return folder
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_an_epoch_is_a_permutation_of_what_is_there_with_the_pixels_of_the_shards(
+    settings: Any, faces: Path, options: dict[str, Any]
+) -> None:
+    files = sorted(faces.glob("*/*.jpg"))[:60]
+    with load(settings(), **options) as loader:
+        sizes = []
+        while not sizes or sizes[-1] < 60:
+            expected, found = len(loader), list(loader)
+            assert len(found) == expected
+            got = ids(found)
+            assert len(got) == len(set(got)) <= len(loader.index)
+            assert set(got) <= set(IDS)
+            sizes.append(len(got))
+        assert sizes == sorted(sizes)
+        assert sorted(ids(loader)) == IDS
+        for batch in loader:
+            for id, label in zip(batch["id"].tolist(), batch["label"].tolist(), strict=True):
+                assert loader.index.location(id).endswith(f".tar:s/{label:06}")
+                assert bytes(loader.index.read(id)) == files[label].read_bytes()
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_draws_do_not_depend_on_what_came_first(
+    settings: Any, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    batches = []
+    for seed in (1, 2):
+        config = settings(dir=str(tmp_path / str(seed)), workers=0)
+        config["data"]["seed"] = seed
+        folder = complete(config)
+        folder.commit_log.refresh()
+        names = list(folder.commit_log.live_shards())
+        with load(config, **options) as loader:
+            batches.append((names, list(loader)))
+    assert batches[0][0] != batches[1][0]
+    for a, b in zip(batches[0][1], batches[1][1], strict=True):
+        assert a["id"].tolist() == b["id"].tolist()
+        assert (a["image"] == b["image"]).all()
+
+
+def test_the_contract_of_a_loader_holds(settings: Any) -> None:
+    config = settings(workers=0)
+    complete(config)
+    check_loader(lambda **changes: load(config, **{"engine": "cpu", **changes}))
+
+
+def test_the_cache_turns_over_without_exceeding_itself(settings: Any) -> None:
+    config = settings(max_bytes="800kB", low_water=0.6)
+    seen: set[int] = set()
+    with load(config) as loader:
+        end = time.monotonic() + 100
+        while len(seen) < 60:
+            assert time.monotonic() < end
+            seen |= set(ids(loader))
+            assert disk_size(folder_of(config).dir) <= 800_000
+    published = folder_of(config).commit_log.publication_generations()
+    assert set(published) == set(map(name_of, range(6)))
+
+
+def test_the_first_epoch_waits_for_min_shards_and_full_for_all(
+    settings: Any, tmp_path: Path
+) -> None:
+    with load(settings(min_shards=3, rate_limit="1MB")) as loader:
+        assert len({id >> 32 for id in ids(loader)}) >= 3
+    with load(settings(epoch="full", dir=str(tmp_path / "full"))) as loader:
+        assert sorted(ids(loader)) == IDS
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_ranks_deal_out_each_sample_once_and_a_resume_sees_the_rest(
+    settings: Any, options: dict[str, Any]
+) -> None:
+    config = settings(workers=0)
+    folder = complete(config)
+    ranks = [{"rank": n, "world_size": 2} for n in range(2)]
+    with (
+        load(config, shard=ranks[0], **options) as one,
+        load(config, shard=ranks[1], **options) as two,
+    ):
+        assert len(one) == len(two)
+        mine = ids(one)
+        assert sorted(mine + ids(two)) == IDS
+    with load(config, **options) as loader:
+        epoch = iter(loader)
+        before = ids([next(epoch) for _ in range(3)])
+        state = json.loads(json.dumps(loader.state_dict()))
+    with folder.lock():  # the shards must come again
+        evict.evict_down_to(folder, 0)
+    with load(settings(), **options) as loader:
+        loader.load_state_dict(state)
+        assert sorted(before + ids(loader)) == IDS
+
+
+@pytest.mark.parametrize("options", [*ENGINES[:2], {"engine": "dataloader", "workers": 2}], ids=str)
+def test_a_damaged_shard_is_fetched_again_and_never_trained_on(
+    settings: Any, faces: Path, options: dict[str, Any]
+) -> None:
+    folder = complete(settings(workers=0))
+    with load(settings(workers=0), **options) as loader:
+        expected = {i: image for b in loader for i, image in zip(ids([b]), b["image"], strict=True)}
+    for file in list(cached(folder).values())[1:4]:
+        content = bytearray(file.read_bytes())
+        for at in range(5000, len(content), 9000):
+            content[at] ^= 0x55
+        file.write_bytes(content)
+    folder.shard_path(name_of(5)).unlink()
+    with load(settings(workers=1), **options) as loader:
+        found = {i: image for b in loader for i, image in zip(ids([b]), b["image"], strict=True)}
+    assert sorted(found) == IDS
+    assert all((found[i] == expected[i]).all() for i in IDS)
+    cached(folder)
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_a_shard_that_is_broken_in_the_store_is_a_broken_sample(
+    settings: Any, tars: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    root = Path(shutil.copytree(tars, tmp_path / "copy"))
+    whole = (root / NAMES[3]).read_bytes()
+    (root / NAMES[3]).write_bytes(whole[:-100_000])
+    config = settings(url=f"file://{root}", epoch="full", retries=0)
+    said = rf"file://{root}/{NAMES[3]}: .*cut off: the member at byte [0-9,]+ ends "
+    with load(config, **options) as loader, pytest.raises(gpupipe.SampleError, match=said):
+        ids(loader)
+    shard = sorted(NAMES).index(NAMES[3])
+    rest = [id for id in IDS if id >> 32 != shard]
+    with load(config, **options, on_error="skip", max_bad=0.1) as loader:
+        assert sorted(ids(loader)) == rest
+        state = loader.state_dict()
+        assert state["skipped"] == [shard << 32]
+    with load(config, **options, on_error="skip", max_bad=0.1) as loader:
+        loader.load_state_dict(state)
+        assert sorted(ids(loader)) == rest
+
+
+def test_values_and_arrays_come_with_their_shards(config: Config, tmp_path: Path) -> None:
+    import io
+
+    root = tmp_path / "arrays"
+    for shard in range(3):
+        samples = []
+        for n in range(4):
+            buffer = io.BytesIO()
+            np.save(buffer, np.full((2, 3 + shard, 5), 10 * shard + n, np.float32))
+            samples.append({"npy": buffer.getvalue(), "json": json.dumps({"v": shard}).encode()})
+        write_tar(root / f"{shard}.tar", samples)
+    made = config(
+        url=f"file://{root}", shards="*.tar", label=None, epoch="full", values={"v": "json:v"}
+    )
+    made["data"]["fields"] = {"x": {"member": "npy", "dtype": "float32", "shape": [2, 3, 5]}}
+    made["pipeline"] = [{"normalize": {"mean": [0.0, 0.0], "std": [1.0, 1.0]}}]
+    said = r"[12].tar: .*s/00000.*.npy: an array of shape \[2, [45], 5\]"
+    with load(made, engine="cpu") as loader, pytest.raises(gpupipe.SampleError, match=said):
+        list(loader)
+    with load(made, engine="cpu", on_error="skip", max_bad=0.9) as loader:
+        for batch in loader:
+            assert batch["x"].shape[1:] == (2, 3, 5)
+            assert (batch["x"][:, 0, 0, 0].long() == (batch["id"] & 0xFFFF)).all()
+            assert (batch["v"] == 0).all()
+
+
+def test_a_cache_that_is_too_small_is_refused(settings: Any) -> None:
+    said = (
+        r"the two largest shards take [0-9,]+ bytes, with what .* data.cache.max_bytes is 300,000"
+    )
+    with pytest.raises(gpupipe.DataError, match=said):
+        load(settings(max_bytes="300kB"))
+    with pytest.raises(gpupipe.DataError, match=r"all shards take [0-9,]+ bytes"):
+        load(settings(max_bytes="800kB", epoch="full"))
+
+
+def test_commands_read_what_is_there(settings: Any) -> None:
+    complete(settings())
+    checked = configs.read(settings(workers=0), device="cpu")
+    index = checked.source.index()
+    assert index.summary == "60 samples with labels"
+    assert [a.holds for a in parity.measure(checked, index, ["cpu"], 8)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        ({"weights": "class_balanced"}, "the samples come with their shards"),
+        ({"subset": 0.5}, "has other samples in every epoch"),
+    ],
+)
+def test_settings_that_need_all_samples_are_refused(
+    settings: Any, loader: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(gpupipe.ConfigError, match=said):
+        load(settings(), **loader)
