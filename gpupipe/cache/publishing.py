@@ -118,11 +118,8 @@ class ShardPublisher(ABC):
         if shutil.disk_usage(folder.dir).free < reserved:
             return "disk full"
         claim = folder.create_claim("claims", name, {"reserved": reserved, "rows": rows})
-        tar, table = (
-            folder.dir / "tmp" / path.name
-            for path in (folder.list_shard_paths(name)[0], folder.table_path(name))
-        )
-        return ShardJob(name, claim, reserved, rows, tar, table, before)
+        tar = folder.dir / "tmp" / folder.list_shard_paths(name)[0].name
+        return ShardJob(name, claim, reserved, rows, tar, tar.with_suffix(".table"), before)
 
     # --- making and publishing the shard
 

@@ -1,6 +1,7 @@
 """Caches the shards of a store as they are: fetches a shard, and indexes it."""
 
 import os
+from glob import escape
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import CachedShard, disk_size
 from gpupipe.cache.store import Store
 from gpupipe.cache.stored_fetching import ShardFetcher
+from gpupipe.cache.stored_formats import create_source, find_format
 from gpupipe.errors import DataError
 
 _FOLDERS = 1 << 16
@@ -38,10 +40,13 @@ def _find_rows(shard: CachedShard) -> NDArray[np.int64]:
     return np.array([row_of(shard.name)])
 
 
-def estimate_bytes(size: int) -> int:
-    """Return the bytes to reserve for a shard of `size` bytes, -1 if unknown, and its table."""
+def estimate_bytes(size: int, has_parts: bool = False) -> int:
+    """Return the bytes to reserve for a shard of `size` bytes, -1 if unknown, and its table.
+
+    With `has_parts`, also for a file of the same size beside it.
+    """
     size = max(size, 0)
-    return disk_size(size) + disk_size(max(int(size * _TABLE_SHARE), _MIN_TABLE))
+    return disk_size(size) * (1 + has_parts) + disk_size(max(int(size * _TABLE_SHARE), _MIN_TABLE))
 
 
 class StoredShardFiller(ShardPublisher):
@@ -49,7 +54,7 @@ class StoredShardFiller(ShardPublisher):
 
     def __init__(self, folder: CacheFolder, dataset: DataSet, store: Store | None = None) -> None:
         super().__init__(folder, dataset, store)
-        self._dataset = dataset
+        self._dataset, self._has_parts = dataset, find_format(dataset).has_parts
         is_weighted = dataset.weight is not None
         self._selection = RowSelection(folder, self._listing, dataset.seed, is_weighted, _find_rows)
         connections = folder.options.connections
@@ -69,7 +74,7 @@ class StoredShardFiller(ShardPublisher):
         if not len(rows):
             return self._explain_nothing_to_fetch()
         row = int(rows[0])
-        reserved = estimate_bytes(int(self._listing.sizes[row]))
+        reserved = estimate_bytes(int(self._listing.sizes[row]), self._has_parts)
         if not evict.make_room(self._folder, reserved + disk_size(1)):
             return "no room"
         return self._claim(name_of(row), [row], reserved)
@@ -79,7 +84,10 @@ class StoredShardFiller(ShardPublisher):
         if not self._fetcher.fetch(row, job.tar):
             return "skipped" if job.before is None else self._evict_lost(job)
         try:
-            table = stored_table.index_shard(self._dataset, job.tar)
+            source = create_source(self._dataset, escape(str(job.tar)))
+            if not self._reserve(job, source.count_part_bytes(job.tar)):
+                return "no room"
+            table = stored_table.index_shard(self._dataset, source, job.tar)
         except DataError as e:
             why = str(e).removeprefix(f"{job.tar}: ").replace(str(job.tar), self._name(row))
             self.statistics.failed.add(row, f"{self._name(row)}: {why}")
@@ -104,6 +112,11 @@ class StoredShardFiller(ShardPublisher):
             0.0,
         )
 
+    def _reserve(self, job: ShardJob, parts: int) -> bool:
+        """Reserve bytes for a file beside a shard, and return whether there is room."""
+        need = estimate_bytes(job.tar.stat().st_size) + disk_size(parts)
+        return not parts or need <= job.reserved or self._extend_reservation(job, need)
+
     def _name(self, row: int) -> str:
         return f"{self._dataset.url}/{self._listing.names[row]}"
 
@@ -117,7 +130,8 @@ def refuse_small_cache(folder: CacheFolder, listing: Listing) -> None:
     sizes = listing.sizes.tolist()
     shards = sizes if is_full else sorted(sizes)[-2:]
     beside = folder.listing_path.stat().st_size + evict.headroom_bytes(folder) + _FOLDERS
-    needed = sum(map(estimate_bytes, shards)) + beside
+    has_parts = len(folder.shard_endings) > 1
+    needed = sum(estimate_bytes(size, has_parts) for size in shards) + beside
     if needed > folder.options.max_bytes:
         what = "all shards" if is_full else "the two largest shards"
         raise DataError(

@@ -12,12 +12,11 @@ import pydantic
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gpupipe.cache.settings import DataSet
+from gpupipe.dataset.index_cache import PARTS
 from gpupipe.dataset.source import SOURCES, Source
 from gpupipe.errors import did_you_mean, shown
 
 _COMPRESSED = re.compile(r"[.](?:tgz|gz|zst|bz2|xz|lz4)$")
-PARTS = ".parts"
-"""The ending of the file beside a shard in which a source writes what it cannot read in place."""
 
 
 class ShardFormat(NamedTuple):
@@ -39,7 +38,15 @@ class ShardFormat(NamedTuple):
         return (self.ending, PARTS) if self.has_parts else (self.ending,)
 
 
-FORMATS = (ShardFormat("webdataset", ".tar"),)
+FORMATS = (
+    ShardFormat("webdataset", ".tar"),
+    ShardFormat("parquet", ".parquet", has_parts=True),
+    ShardFormat("tfrecord", ".tfrecord"),
+    ShardFormat("tfrecord", ".tfrecords"),
+    ShardFormat("mds", ".mds"),
+    ShardFormat("numpy", ".npy"),
+    ShardFormat("numpy", ".npz"),
+)
 """All formats. The first of a source is the one for files whose endings do not say it."""
 
 

@@ -197,7 +197,7 @@ def create_index(
     dataset: DataSet,
     specs: Mapping[str, Spec],
     values: Sequence[str],
-    label: str | None,
+    is_labelled: bool,
 ) -> StoredIndex:
     """Return the index of a data set in stored shards, with the samples that are in the cache now.
 
@@ -207,7 +207,7 @@ def create_index(
         dataset: The data set.
         specs: The specs of the fields, by name.
         values: The names of the values.
-        label: What holds the label; None if samples have none.
+        is_labelled: Whether samples have a class.
     """
     table = SampleTable(folder, listing, dataset, list(specs))
     table.load_newest()
@@ -226,7 +226,7 @@ def create_index(
         {name: np.empty(0) for name in values},
         extra={"cache": str(folder.dir)},
         table=table,
-        is_labelled=label is not None,
+        is_labelled=is_labelled,
     )
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.cache.settings import DataSet
-from gpupipe.cache.stored_formats import create_source
 from gpupipe.dataset.annotation_columns import AnnotationColumn
 from gpupipe.dataset.annotation_faults import Faults
 from gpupipe.dataset.columns import ArrayLayout, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.reading import map_file
+from gpupipe.dataset.source import Source
 from gpupipe.dataset.table_file import open_table, write_table
 from gpupipe.errors import DataError, shown
 from gpupipe.runtime.installation import compute_crc32s
@@ -70,17 +70,18 @@ class ShardTable:
         return len(self.labels)
 
 
-def index_shard(dataset: DataSet, path: Path) -> ShardTable:
+def index_shard(dataset: DataSet, source: Source, path: Path) -> ShardTable:
     """Index a shard, and compute the checksum of each sample.
 
     Args:
-        dataset: The data set, whose options say how its shards are read.
+        dataset: The data set.
+        source: The source that reads the shard.
         path: The shard.
 
     Raises:
         DataError: The shard is damaged or has no samples, or `dataset.classes` lacks a label.
     """
-    index = create_source(dataset, path).index_file(path)
+    index = source.index_file(path)
     fields = {}
     for name, column in index.columns.items():
         assert isinstance(column, SpanColumn)
@@ -90,8 +91,12 @@ def index_shard(dataset: DataSet, path: Path) -> ShardTable:
         fields[name] = FieldTable(
             column.offset, column.length, np.array(checksums, np.uint32), column.array
         )
+    own = f"{path}:"
+    names = index.names
+    if len(names) and names[0].startswith(own):
+        names = StringArray.from_strings(names[n].removeprefix(own) for n in range(len(names)))
     return ShardTable(
-        index.names,
+        names,
         _number_labels(index, dataset.classes, path),
         fields,
         index.values,

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
@@ -77,6 +77,8 @@ class ArraySource(Source):
 
     # --- what a subclass implements
 
+    shard_option: ClassVar[str] = "files"
+
     @property
     @abstractmethod
     def has_labels(self) -> bool:
@@ -122,6 +124,21 @@ class ArraySource(Source):
         raise NotImplementedError
 
     # --- Source
+
+    @property
+    def is_labelled(self) -> bool:
+        return getattr(self, "labels", None) is not None
+
+    def index_file(self, path: Path) -> Index:
+        """List the samples of one file. Labels and values are arrays of the same file."""
+        files = ArrayFiles(path.parent, [path.name])
+        beside = dict.fromkeys(self.name_companions(), files)
+        self._index_of_process = self._index(files, beside, ignore_progress)
+        return self._index_of_process
+
+    def name_companions(self) -> list[str]:
+        """Return the options that name files with labels and values: keys of `find_companions`."""
+        return []
 
     def specs(self) -> dict[str, Spec]:
         """Return the spec of the array field, by the field's name.

@@ -121,6 +121,21 @@ def write_parts(path: Path, key: Sequence[Any], reason: str) -> Iterator[tuple[P
         ) from e
 
 
+PARTS = ".parts"
+"""The ending of a file that `write_parts_beside` writes."""
+
+
+@contextmanager
+def write_parts_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """Yield the path of a new file beside a shard, with the ending PARTS, and the open file.
+
+    It is for what cannot be read from a shard of the growing cache itself. See `write_parts`.
+    """
+    target = path.with_suffix(PARTS)
+    with target.open("wb") as file:
+        yield target, file
+
+
 def save(index: Index, path: Path, columns: Columns = BASIC_COLUMNS) -> None:
     """Write the index to `path` atomically.
 

@@ -135,6 +135,19 @@ class Source(pydantic.BaseModel):
         """
         raise NotImplementedError
 
+    def count_part_bytes(self, path: Path) -> int:
+        """Return about how many bytes `index_file` will write beside a file; by default none.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        return 0
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the samples that `index_file` lists have a class each."""
+        return getattr(self, "label", None) is not None
+
     def specs(self) -> dict[str, Spec]:
         """Return the spec of each field of this source, by the field's name.
 

@@ -104,6 +104,20 @@ def check_row_group(table: Any, number: int, columns: Collection[str], max_bytes
             check_size(mean, max_bytes, f"row group {number}: on average ")
 
 
+def count_bytes(table: Any, columns: Collection[str]) -> int:
+    """Return how many bytes columns of an open Parquet file declare to have once inflated.
+
+    A value that a dictionary repeats counts once.
+    """
+    groups = map(table.metadata.row_group, range(table.num_row_groups))
+    parts = (group.column(n) for group in groups for n in range(group.num_columns))
+    return sum(
+        part.total_uncompressed_size
+        for part in parts
+        if part.path_in_schema.partition(".")[0] in columns
+    )
+
+
 def iter_rows(table: Any, columns: list[str], rows_at_once: int) -> Iterator[Any]:
     """Yield the record batches of an open Parquet file, with up to `rows_at_once` rows each.
 

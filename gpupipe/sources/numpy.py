@@ -87,6 +87,10 @@ class Numpy(ArraySource):
         step = header.length // count if count else 0
         return FilePart(header.dtype, tuple(shape), header.offset, count, step, header.pairs)
 
+    def name_companions(self) -> list[str]:
+        labels = [] if self.labels is None else ["labels"]
+        return [*labels, *(f"values.{name}" for name in self.values)]
+
     def find_companions(self) -> dict[str, ArrayFiles]:
         named = ({} if self.labels is None else {"labels": self.labels}) | {
             f"values.{name}": patterns for name, patterns in self.values.items()

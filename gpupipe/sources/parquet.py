@@ -1,14 +1,15 @@
 """parquet: image files inside the columns of .parquet files, as Hugging Face's hub has them."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.index_cache import write_parts
+from gpupipe.dataset.index_cache import write_parts, write_parts_beside
 from gpupipe.dataset.labels import join_labels
 from gpupipe.dataset.list_annotations import annotate_shards
 from gpupipe.dataset.list_columns import (
@@ -59,6 +60,10 @@ class Parquet(ShardedSource):
     values: dict[str, str] = Field(default={})
     bad_boxes: BadBoxes = "error"
 
+    @property
+    def is_labelled(self) -> bool:
+        return find_label(self) is not None
+
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(split_fields(self.fields)[0]), list(self.values)
 
@@ -68,14 +73,30 @@ class Parquet(ShardedSource):
     def read(self, path: Path) -> list[ShardFile]:
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
         with name_shard(path), arrow_columns.open_parquet(path) as table:
-            return [self._unpack(path, table)]
+            key = ("parquet", list(split_fields(self.fields)[0].values()))
+            reason = f"the images of {path} are unpacked there"
+            return [self._unpack(path, table, write_parts(path, key, reason))]
 
-    def _unpack(self, path: Path, table: Any) -> ShardFile:
-        """Write the images of a shard to a file in the cache folder.
+    def index_file(self, path: Path) -> Index:
+        require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
+        with name_shard(path), arrow_columns.open_parquet(path) as table:
+            part = self._unpack(path, table, write_parts_beside(path))
+        return self.join([path], [[part]])
+
+    def count_part_bytes(self, path: Path) -> int:
+        require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
+        with name_shard(path), arrow_columns.open_parquet(path) as table:
+            return arrow_columns.count_bytes(table, split_fields(self.fields)[0].values())
+
+    def _unpack(
+        self, path: Path, table: Any, written: AbstractContextManager[tuple[Path, BinaryIO]]
+    ) -> ShardFile:
+        """Write the images of a shard to a file.
 
         Args:
             path: The Parquet file.
             table: The same file, opened with pyarrow.
+            written: Yields the path of the file to write, and the open file.
 
         Returns:
             The samples of the shard: their names, labels and values, and where the new file has
@@ -89,11 +110,9 @@ class Parquet(ShardedSource):
         columns = list(dict.fromkeys([*images.values(), *others_columns]))
         arrow_columns.check_columns(table.schema_arrow, columns)
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in images}
-        key = ("parquet", list(images.values()))
-        reason = f"the images of {path} are unpacked there"
         for number in range(table.num_row_groups):
             arrow_columns.check_row_group(table, number, images.values(), self.byte_limit)
-        with write_parts(path, key, reason) as (unpacked, file):
+        with written as (unpacked, file):
             for rows in arrow_columns.iter_rows(table, columns, _ROWS_AT_ONCE):
                 others.add(rows)
                 for name, column in images.items():

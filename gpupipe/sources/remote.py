@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from glob import escape
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import ValidationInfo, field_validator, model_validator
@@ -91,7 +91,9 @@ class Remote(DataSet, Source):
         except DataError:
             folder, _ = self._open_folder()
             shard = wait_for_shard(folder, self.dataset)
-            return create_source(self, escape(str(shard))).specs()
+            source = create_source(self, escape(str(shard)))
+            source.index_file(shard)
+            return source.specs()
 
     def annotation_specs(self) -> dict[str, Spec]:
         return {} if self.shards is None else create_source(self).annotation_specs()
@@ -128,10 +130,10 @@ class Remote(DataSet, Source):
     def _index_shards(self, folder: CacheFolder, listed: Listing) -> Index:
         """Return the index of the samples in stored shards, those in the cache at the moment."""
         refuse_small_cache(folder, listed)
-        source: Any = create_source(self)
+        source = create_source(self)
         _, values = source.list_names()
-        label = getattr(source, "label", None)
-        return create_index(folder, listed, self.dataset, self.specs(), values, label)
+        specs = self.specs()
+        return create_index(folder, listed, self.dataset, specs, values, source.is_labelled)
 
     def population(
         self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles

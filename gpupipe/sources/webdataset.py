@@ -120,6 +120,10 @@ class Webdataset(ShardedSource):
                 )
         return fields
 
+    @property
+    def is_labelled(self) -> bool:
+        return find_label(self) is not None
+
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(self._members), list(self.values)
 

@@ -26,7 +26,8 @@ def test_caches_that_are_refused(settings: dict[str, Any], said: str) -> None:
     CacheOptions(**CACHE)
     with pytest.raises(pydantic.ValidationError, match=said):
         CacheOptions(**CACHE | settings)
-    with pytest.raises(ValueError, match="should be at least 4 times shard_size"):
+    said = r"max_bytes is 1.0GB, but should be at least 4 times shard_size \(300.0MB\)"
+    with pytest.raises(ValueError, match=said):
         CacheOptions(**CACHE, shard_size="300MB").check_shard_size()
 
 

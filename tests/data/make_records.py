@@ -1,7 +1,8 @@
-"""How the files in tests/data/records were made: by TensorFlow 2.19.1 and by MXNet 1.9.1 (Python
-3.9, numpy < 1.24), each in an environment of its own.
+"""How the files in tests/data/records were made: by TensorFlow 2.19.1, by MXNet 1.9.1 (Python 3.9,
+numpy < 1.24) and by Streaming 0.13.0, each in an environment of its own.
 
 python make_records.py tensorflow OUT JPEG...
+python make_records.py streaming OUT JPEG...
 python make_records.py mxnet OUT JPEG...
 
 Record n holds the n-th JPEG, and numbers that `told(n)` says; OUT/records.json tells both, with the
@@ -84,6 +85,28 @@ def mxnet(out, images):
         file.close()
 
 
+def streaming(out, images):
+    """One shard, streaming.mds, without compression."""
+    import numpy as np
+    from streaming import MDSWriter
+
+    columns = {
+        "image": "bytes",
+        "label": "int",
+        "name": "str",
+        "weight": "float64",
+        "floats": "ndarray:float32:3",
+        "small": "uint16",
+    }
+    with MDSWriter(out=str(out / "mds"), columns=columns) as writer:
+        for n, image in enumerate(images):
+            t = told(n)
+            floats = np.array(t["floats"], np.float32)
+            numbers = {key: t[key] for key in ("label", "name", "weight")}
+            writer.write({"image": image, "floats": floats, "small": 256 + n, **numbers})
+    (out / "mds" / "shard.00000.mds").rename(out / "streaming.mds")
+
+
 def with_magic(image, n):
     """A JPEG with n comments behind its first marker that hold the magic number at every
     alignment.
@@ -95,7 +118,7 @@ def with_magic(image, n):
 def main():
     kind, out, images = sys.argv[1], Path(sys.argv[2]), [Path(p).read_bytes() for p in sys.argv[3:]]
     out.mkdir(parents=True, exist_ok=True)
-    {"tensorflow": tensorflow, "mxnet": mxnet}[kind](out, images)
+    {"tensorflow": tensorflow, "mxnet": mxnet, "streaming": streaming}[kind](out, images)
     records = [
         {
             "image": hashlib.blake2b(i).hexdigest(),

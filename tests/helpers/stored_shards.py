@@ -1,8 +1,10 @@
-"""Shards as stores have them: tars of faces, and what a cache of them holds."""
+"""Shards as stores have them, of each format, and what a cache of them holds."""
 
 from __future__ import annotations
 
 import io
+import json
+import struct
 import tarfile
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from gpupipe.cache import stored_table
 from gpupipe.cache.cache_folder import CacheFolder
+from helpers import tfrecords
 
 PATTERN = "**/*.tar"
 NAMES = [f"{'ab'[n % 2]}/{n:03}.tar" for n in range(6)]
@@ -48,3 +51,63 @@ def cached(folder: CacheFolder) -> dict[str, Path]:
         assert stored_table.hash_files(*reader.list_shard_paths(name)) == shard.hash
         assert len(stored_table.load_table(reader.table_path(name))) == shard.samples
     return files
+
+
+def write_parquet(path: Path, images: list[bytes], first: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    numbers = range(first, first + len(images))
+    table = pa.table({"image": images, "label": list(numbers), "v": [n / 2 for n in numbers]})
+    pa.parquet.write_table(table, path, row_group_size=3)
+
+
+def write_tfrecord(path: Path, images: list[bytes], first: int) -> None:
+    records = [
+        tfrecords.record(
+            tfrecords.images(image),
+            tfrecords.entry("image/class/label", tfrecords.field(3, b"\x08" + bytes([n]))),
+            tfrecords.entry("v", tfrecords.field(3, b"\x08" + bytes([n]))),
+        )
+        for n, image in enumerate(images, first)
+    ]
+    path.write_bytes(tfrecords.framed(*records))
+
+
+def write_mds(path: Path, images: list[bytes], first: int) -> None:
+    """Write a shard as Streaming does: see tests/formats/test_mds.py for one of its own."""
+    config = {
+        "column_names": ["image", "label", "v"],
+        "column_encodings": ["jpeg", "int", "float64"],
+        "column_sizes": [None, 8, 8],
+        "format": "mds",
+    }
+    text = json.dumps(config).encode()
+    samples = [
+        struct.pack("<I", len(image)) + image + struct.pack("<qd", n, n / 2)
+        for n, image in enumerate(images, first)
+    ]
+    head = 4 * (len(samples) + 2) + len(text)
+    offsets = np.cumsum([head, *map(len, samples)]).astype("<u4")
+    path.write_bytes(struct.pack("<I", len(samples)) + offsets.tobytes() + text + b"".join(samples))
+
+
+def write_npz(path: Path, images: list[bytes], first: int) -> None:
+    """Write rows of numbers, which begin with the number of the sample."""
+    rows = np.arange(first, first + len(images), dtype=np.float32)[:, None] + np.zeros((1, 5))
+    np.savez(path, x=rows.astype(np.float32), y=np.arange(first, first + len(images)))
+
+
+def write_npy(path: Path, images: list[bytes], first: int) -> None:
+    rows = np.arange(first, first + len(images), dtype=np.float32)[:, None, None]
+    np.save(path, np.broadcast_to(rows, (len(images), 2, 3)))
+
+
+WRITERS = {
+    "parquet": write_parquet,
+    "tfrecord": write_tfrecord,
+    "mds": write_mds,
+    "npz": write_npz,
+    "npy": write_npy,
+}
+"""What writes a shard of each format, by its ending."""

@@ -1,0 +1,103 @@
+"""Training over the shards of each format, through the cache."""
+
+from __future__ import annotations
+
+from itertools import cycle, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpupipe
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.settings import CacheOptions
+from helpers.cached_loading import ENGINES, Config, ids, load
+from helpers.full_product import IS_FULL
+from helpers.stored_shards import WRITERS, cached
+
+SIZES = (7, 9, 8, 6)
+FIRSTS = np.cumsum([0, *SIZES]).tolist()
+OPTIONS: dict[str, dict[str, Any]] = {
+    "parquet": {"values": {"v": "v"}},
+    "mds": {"values": {"v": "v"}},
+    "tfrecord": {"values": {"v": "v"}},
+    "npz": {"options": {"rows": True, "arrays": {"array": "x", "labels": "y"}, "labels": "same"}},
+    "npy": {"options": {"rows": True, "field": "array"}},
+}
+ARRAYS = [{"to_dtype": {"dtype": "float32"}}]
+
+
+def write_store(root: Path, faces: Path, ending: str) -> list[bytes]:
+    """Write 30 faces, or as many rows of numbers, to 4 shards; return the faces."""
+    root.mkdir()
+    images = [path.read_bytes() for path in sorted(faces.glob("*/*.jpg"))[: FIRSTS[-1]]]
+    for n, size in enumerate(SIZES):
+        part = images[FIRSTS[n] : FIRSTS[n] + size]
+        WRITERS[ending](root / f"s-{n}.{ending}", part, FIRSTS[n])
+    return images
+
+
+@pytest.mark.parametrize(
+    ("ending", "options"),
+    list(product(OPTIONS, ENGINES)) if IS_FULL else list(zip(OPTIONS, cycle(ENGINES))),
+    ids=str,
+)
+def test_shards_of_each_format_grow_and_are_what_the_store_has(
+    faces: Path, config: Config, tmp_path: Path, ending: str, options: dict[str, Any]
+) -> None:
+    images = write_store(tmp_path / "store", faces, ending)
+    settings = config(url=f"file://{tmp_path}/store", shards=f"*.{ending}", epoch="full")
+    settings["data"] |= OPTIONS[ending]
+    if ending.startswith("np"):
+        settings["pipeline"] = ARRAYS
+    with load(settings, **options) as loader:
+        seen = []
+        for batch in loader:
+            numbers = [FIRSTS[id >> 32] + (id & 0xFFFF) for id in batch["id"].tolist()]
+            if ending == "npy":
+                assert "label" not in batch
+            else:
+                assert batch["label"].tolist() == numbers
+            if "v" in batch:
+                half = 1 if ending == "tfrecord" else 2
+                assert (batch["v"] * half).tolist() == numbers
+            if ending.startswith("np"):
+                assert batch["array"].flatten(1)[:, -1].tolist() == numbers
+            else:
+                for id, number in zip(batch["id"].tolist(), numbers, strict=True):
+                    assert bytes(loader.index.read(id)) == images[number]
+            seen += numbers
+    assert sorted(seen) == list(range(FIRSTS[-1]))
+    folder = CacheFolder(CacheOptions(**settings["data"]["cache"]))
+    for name in cached(folder):
+        original = (tmp_path / "store" / f"s-{int(name) - 1}.{ending}").read_bytes()
+        assert folder.list_shard_paths(name)[0].read_bytes() == original
+
+
+@pytest.mark.parametrize("ending", OPTIONS)
+def test_a_damaged_shard_of_each_format_is_named(
+    faces: Path, config: Config, tmp_path: Path, ending: str
+) -> None:
+    write_store(tmp_path / "store", faces, ending)
+    path = tmp_path / "store" / f"s-1.{ending}"
+    path.write_bytes(path.read_bytes()[:-40])
+    settings = config(url=f"file://{tmp_path}/store", shards=f"*.{ending}", epoch="full")
+    settings["data"] |= OPTIONS[ending]
+    if ending.startswith("np"):
+        settings["pipeline"] = ARRAYS
+    said = rf"file://{tmp_path}/store/s-1.{ending}: "
+    with load(settings, engine="cpu") as loader, pytest.raises(gpupipe.SampleError, match=said):
+        ids(loader)
+    with load(settings, engine="cpu", on_error="skip", max_bad=0.2) as loader:
+        assert {id >> 32 for id in ids(loader)} == {0, 2, 3}
+
+
+def test_a_shard_that_is_compressed_inside_is_refused(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    np.savez_compressed(tmp_path / "store" / "a.npz", x=np.zeros((4, 3), np.float32))
+    settings = config(url=f"file://{tmp_path}/store", shards="*.npz")
+    settings["data"] |= {"options": {"rows": True}}
+    settings["pipeline"] = ARRAYS
+    with pytest.raises(gpupipe.DataError, match=r"store: .*compress"):
+        load(settings, engine="cpu")
