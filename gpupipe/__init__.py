@@ -1,6 +1,6 @@
 """gpupipe turns one YAML file into batches of images, with NVIDIA DALI or on CPU threads.
 
-Example:
+Examples:
     >>> import gpupipe
     >>> for batch in gpupipe.load("configs/lfw.yaml"):
     ...     batch["image"], batch["label"]

@@ -31,7 +31,7 @@ def to_original(boxes: Boxes, batch: Mapping[str, Any] | Sequence[Mapping[str, A
         UsageError: The batch has no "to_original": a step such as random_perspective moves pixels
             in a way that no matrix describes. Or the batch has another number of samples.
 
-    Example:
+    Examples:
         >>> predictions = model(batch["image"])
         >>> boxes = gpupipe.detection.to_original([p["boxes"] for p in predictions], batch)
     """

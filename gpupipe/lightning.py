@@ -94,7 +94,7 @@ class PipeDataModule(LightningDataModule):
                 two files of ids without a common id.
             **more_overrides: More settings for all loaders, as keyword arguments.
 
-        Example:
+        Examples:
             >>> PipeDataModule(
             ...     train="imagenet_train",
             ...     val="imagenet_eval",
@@ -271,7 +271,7 @@ class DataWaitMonitor(Callback):
         watch: The gpupipe.Monitor of the training loader; None before training, and if the training
             loader is not a gpupipe.Loader.
 
-    Example:
+    Examples:
         >>> Trainer(callbacks=[gpupipe.lightning.DataWaitMonitor()])
     """
 

@@ -65,7 +65,7 @@ def load(
         ServerError: If the config names a server that cannot be reached.
         GpupipeError: If load() is called in a worker process of a DataLoader.
 
-    Example:
+    Examples:
         >>> with gpupipe.load("lfw", batch_size=64) as loader:
         ...     for batch in loader:
         ...         batch["image"]  # float32 (64, 3, 250, 250), on the loader's device
@@ -146,7 +146,7 @@ class Loader:
         as_tuple: Whether a batch is a tuple.
         waited: Seconds that iterations have waited for batches so far.
 
-    Example:
+    Examples:
         >>> with gpupipe.load("lfw") as loader:
         ...     for epoch in range(10):
         ...         for batch in loader:

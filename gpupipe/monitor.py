@@ -27,7 +27,7 @@ class Monitor:
         waited: Seconds spent waiting for batches, a part of `seconds`.
         on_step: Functions that are called after each step, without arguments.
 
-    Example:
+    Examples:
         >>> monitor = gpupipe.Monitor(loader)
         >>> for batch in monitor:
         ...     train(batch)
@@ -130,7 +130,7 @@ class TensorBoardExporter:
     0 to 1, data/wait_ms and data/step_ms in milliseconds. Each point is the mean over the steps
     since the last point. Its step is the monitor's `steps`. Needs the extra `tensorboard`.
 
-    Example:
+    Examples:
         >>> monitor = gpupipe.Monitor(loader)
         >>> with TensorBoardExporter(monitor, "runs/lfw", every=50):
         ...     for batch in monitor:
@@ -204,7 +204,7 @@ class PrometheusExporter:
     Attributes:
         port: The port at which the measurements are served.
 
-    Example:
+    Examples:
         >>> monitor = gpupipe.Monitor(loader)
         >>> with PrometheusExporter(monitor, port=9464):
         ...     for batch in monitor:

@@ -84,7 +84,7 @@ def dataset(
         DataError: If there is nothing to read.
         EngineError: If Ray is not installed, or there is no cluster at the address.
 
-    Example:
+    Examples:
         >>> samples = gpupipe.ray.dataset("lfw", shuffle=False)
         >>> samples.map_batches(Classifier, concurrency=2).write_parquet("predictions")
     """

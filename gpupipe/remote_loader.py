@@ -58,7 +58,7 @@ def connect(
         DeviceError: If the device is not available.
         ServerError: If the server cannot be reached, or refuses this client.
 
-    Example:
+    Examples:
         >>> with gpupipe.connect("tcp://localhost:5557") as loader:
         ...     for batch in loader:
         ...         batch["image"], batch["label"]
@@ -101,7 +101,7 @@ class ServerDataStream:
         ServerError: If the server cannot be reached, or is a server of Fuel.
         TypeError: If `produces_examples` is not a bool.
 
-    Example:
+    Examples:
         >>> stream = ServerDataStream(("image", "label"), False, port=5557)
         >>> for images, labels in stream.get_epoch_iterator(): ...
     """

@@ -1,6 +1,6 @@
 """check_loader() tests the contract of a loader, for authors of engines, sources and steps.
 
-Example:
+Examples:
     >>> def test_my_source():
     ...     gpupipe.testing.check_loader(lambda **changes: gpupipe.load(CONFIG, **changes))
 """

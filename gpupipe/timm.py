@@ -39,7 +39,7 @@ class TimmLoader:
         loader: The gpupipe.Loader that makes the batches.
         dataset: The argument `dataset` of create_loader().
 
-    Example:
+    Examples:
         >>> for images, labels in loader:
         ...     loss = loss_fn(model(images), labels)
     """
@@ -181,7 +181,7 @@ def create_loader(  # noqa: PLR0913, PLR0917  # timm's arguments
         DataError: If there is nothing to read.
         DeviceError: If the device or engine is not available.
 
-    Example:
+    Examples:
         >>> from timm.data import create_dataset
         >>> from gpupipe.timm import create_loader
         >>> dataset = create_dataset("", root="/imagenet", split="train")

@@ -102,8 +102,9 @@ def test_a_resumed_run_has_the_same_annotations(root: Path, engine: str) -> None
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
 def test_annotations_do_not_depend_on_the_decoded_cache(
-    root: Path, alone: Samples, where: str
+    root: Path, alone: Samples, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GPUPIPE_SHM", str(tmp_path))  # in place of /dev/shm, where it would stay
     for engine in ("cpu", "dali", "dataloader"):
         cache = {"where": where, "max_bytes": "40MB"}
         options = {"workers": 0, "batch_size": 9, "engine": engine, "cache_decoded": cache}

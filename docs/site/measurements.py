@@ -127,11 +127,9 @@ def _find_script(name: str, content: dict[str, Any]) -> str:
 
 
 def _leave_out_folders(words: list[str]) -> list[str]:
-    """Return options without `--data FOLDER`, where the script keeps its data."""
-    if "--data" not in words:
-        return words
-    place = words.index("--data")
-    return words[:place] + words[place + 2 :]
+    """Return options without `--data FOLDER` and `--out FOLDER`, places on the machine."""
+    pairs = zip(words, ["", *words], strict=False)
+    return [word for word, before in pairs if not {word, before} & {"--data", "--out"}]
 
 
 def _read(name: str) -> dict[str, Any]:

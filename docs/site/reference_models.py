@@ -12,7 +12,7 @@ import step_pictures
 
 _TRANSFORM = re.compile(r"\btorchvision\.transforms\.v2\.(\w+)")
 _PAPER = re.compile(r"(?<!\()https://arxiv\.org/abs/([\d.]+\d)")
-_SECTION = re.compile(r"\n(?:Attributes|Args|Example|Raises|Returns):\n.*", re.S)
+_SECTION = re.compile(r"\n(?:Attributes|Args|Examples|Raises|Returns):\n.*", re.S)
 
 
 def write_settings() -> str:

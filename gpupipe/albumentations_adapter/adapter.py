@@ -54,7 +54,7 @@ def from_albumentations(
             example, it moves pixels, no step does what it does, and there are boxes, points or
             masks, which cannot follow it. The message lists all mistakes, each with advice.
 
-    Example:
+    Examples:
         >>> compose = A.Compose([A.RandomCrop(224, 224), A.HorizontalFlip(), A.Normalize()])
         >>> print(gpupipe.from_albumentations(compose))
         - decode

@@ -25,7 +25,7 @@ class Ragged:
     Raises:
         ValueError: `offsets` does not begin at 0, descends, or does not end at len(values).
 
-    Example:
+    Examples:
         >>> boxes = gpupipe.Ragged(torch.zeros(3, 4), torch.tensor([0, 2, 2, 3]))
         >>> len(boxes), boxes[0].shape, boxes[1].shape
         (3, torch.Size([2, 4]), torch.Size([0, 4]))

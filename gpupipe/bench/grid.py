@@ -53,7 +53,7 @@ def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
     Raises:
         GpupipeError: The batch has no images of 1 or 3 channels.
 
-    Example:
+    Examples:
         >>> with gpupipe.load("lfw") as loader:
         ...     batch = next(iter(loader))
         >>> gpupipe.show(batch, loader)

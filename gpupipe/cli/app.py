@@ -65,7 +65,7 @@ def run(
     epochs: Annotated[
         int | None,
         click.IntRange(1),
-        "Epochs in a measured pass.  [default: 1, or as many as pass what is made ahead]",
+        "Epochs in a measured pass; by default 1, or as many as pass what is made ahead.",
     ] = None,
     batches: Annotated[
         int | None, click.IntRange(1), "Batches in a measured pass, in place of whole epochs."

@@ -150,7 +150,7 @@ def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
 
             The command line may repeat an option of type `tuple`.
 
-    Example:
+    Examples:
         >>> @click.command()
         ... @options
         ... def tune(config: ConfigName, rounds: Annotated[int, IntRange(1), "Rounds."] = 3): ...

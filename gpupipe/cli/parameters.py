@@ -106,7 +106,7 @@ def summarize(model: type[Any]) -> str:
     """Return the docstring of a class up to its first section, such as Attributes."""
     lines = []
     for line in (inspect.getdoc(model) or "").splitlines():
-        if line.rstrip() in ("Attributes:", "Args:", "Example:", "Raises:"):
+        if line.rstrip() in ("Attributes:", "Args:", "Examples:", "Raises:"):
             break
         lines.append(line)
     return "\n".join(lines).strip()

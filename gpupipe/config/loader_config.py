@@ -235,7 +235,7 @@ class LoaderConfig(_Frozen):
 
     advice_for: ClassVar[dict[str, str]] = {
         "num_workers": "the engines cpu and dali have threads: write threads, or leave it out for "
-        "all cores of this rank; 'engine: dataloader' has workers",
+        "all cores of this rank; beside 'engine: dataloader' write workers",
         "drop_last": "write last_batch: drop",
         "prefetch_factor": "write prefetch",
         "collate_fn": "write collate: 'module:function', format: tuple for batches (image, label), "

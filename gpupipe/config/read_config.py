@@ -50,7 +50,7 @@ def read(
     Raises:
         ConfigError: If anything is wrong; it holds all mistakes.
 
-    Example:
+    Examples:
         >>> read("lfw", ["batch_size=64"], data={"root": "/images"})
     """
     return read_with(config, [*overrides, *changes.items()])

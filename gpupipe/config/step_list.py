@@ -15,7 +15,7 @@ class StepList(list[Any]):
 
     It is a list like any other: steps can be added, changed and removed before load() gets it.
 
-    Example:
+    Examples:
         >>> steps = gpupipe.from_torchvision(compose)
         >>> print(steps)  # the YAML
         >>> loader = gpupipe.load("imagenet_train", pipeline=steps)

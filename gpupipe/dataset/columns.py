@@ -124,7 +124,7 @@ class Column(Protocol):
     worker process. So it opens files and connections in `read`, and keeps none as an attribute.
     Derive from this class: it implements every method that is not abstract.
 
-    Example:
+    Examples:
         >>> @dataclass(frozen=True)
         ... class BlobColumn(Column):
         ...     path: str

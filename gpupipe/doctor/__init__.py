@@ -34,7 +34,7 @@ def judge(
 ) -> CheckResult:
     """Return the CheckResult of the first rule whose condition is true; "ok" if no rule applies.
 
-    Example:
+    Examples:
         >>> judge("cores", "1 usable", (cores < 2, "warning", "", "give the process 2 or more"))
 
     Args:

@@ -51,8 +51,8 @@ def check_sample_of_files(config: Config, index: Index, selection: Selection) ->
         for _ in check_listed_files(config, False):
             pass  # raises the error with the line of the list
         raise DataError(f"{missing[0][1]}: no such file: {_ADVICE}")
-    of = f"{counted(len(rows), 'row')} of {len(drawn):,}"
-    raise DataError(_describe(missing, locate, of, len(rows) < len(drawn)))
+    seen = _describe_rows(len(rows), len(drawn))
+    raise DataError(_describe(missing, locate, seen, len(rows) < len(drawn)))
 
 
 def check_listed_files(config: Config, look_at_all: bool) -> Iterator[str]:
@@ -75,15 +75,15 @@ def check_listed_files(config: Config, look_at_all: bool) -> Iterator[str]:
         index = build_index(config) if source is config.source else source.index()
         rows = _choose_rows(len(index), look_at_all)
         missing = find_missing(index, rows)
-        of = f"{counted(len(rows), 'row')} of {len(index):,}"
+        seen = _describe_rows(len(rows), len(index))
         if missing:
-            problem = _describe(missing, locate, of, len(rows) < len(index))
+            problem = _describe(missing, locate, seen, len(rows) < len(index))
             if config.loader.on_error != "skip":
                 raise DataError(problem)
             yield f"files: {problem}"
         else:
             hint = "" if len(rows) == len(index) else "; 'gpupipe check --files' looks for all"
-            yield f"files: those of {of} are there{hint}"
+            yield f"files: {seen}, and all are there{hint}"
 
 
 def _choose_rows(count: int, look_at_all: bool) -> Rows:
@@ -104,9 +104,13 @@ def find_missing(index: Index, rows: Rows) -> list[tuple[int, str]]:
 
 
 def _describe(
-    missing: list[tuple[int, str]], locate: Callable[[int], str], of: str, is_sample: bool
+    missing: list[tuple[int, str]], locate: Callable[[int], str], seen: str, is_sample: bool
 ) -> str:
     named = [f"{locate(row)}: {path}: no such file" for row, path in missing[:_MAX_NAMED]]
     more = f"; and {len(missing) - _MAX_NAMED:,} more" if len(missing) > _MAX_NAMED else ""
     hint = " ('gpupipe check --files' looks for all)" if is_sample else ""
-    return f"{'; '.join(named)}{more}, of {of}{hint}: {_ADVICE}"
+    return f"{'; '.join(named)}{more}; {seen}{hint}: {_ADVICE}"
+
+
+def _describe_rows(seen: int, count: int) -> str:
+    return f"{seen:,} of {counted(count, 'row')} looked at"

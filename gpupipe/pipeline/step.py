@@ -156,8 +156,8 @@ class Step(BaseStep):
             250 pixels. Without an example, the gallery leaves out a step that has parameters
             without a default.
 
-    Example:
-        A step that mirrors images with probability `p`::
+    Examples:
+        A step that mirrors images with probability `p`:
 
             class RandomMirror(Step):
                 p: Probability = 0.5

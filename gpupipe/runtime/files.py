@@ -84,7 +84,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def write_atomically(path: Path) -> Iterator[Path]:
     """Create or replace a file when the `with` block ends without an exception.
 
-    Example:
+    Examples:
         with write_atomically(path) as temporary:
             temporary.write_text("content")
 

@@ -249,7 +249,7 @@ class ExitHandler:
     Args:
         method: The bound method. It should not raise.
 
-    Example:
+    Examples:
         >>> class Connection:
         ...     def __init__(self) -> None:
         ...         self._at_exit = ExitHandler(self.close)

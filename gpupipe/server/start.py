@@ -51,7 +51,7 @@ def start_server(
         ServerError: An option is wrong, or the server cannot start.
         GpupipeError: Loading fails.
 
-    Example:
+    Examples:
         >>> with gpupipe.start_server("lfw", port=0) as server:
         ...     loader = gpupipe.connect(server.address)
     """

@@ -123,7 +123,7 @@ class FiveCrop(MultiCrop):
         size: One number for a square, or [height, width], in pixels. Each side is 1 to 65535.
         crop: The index of the crop, 0 to 4. By default field n of the view gets crop n.
 
-    Example:
+    Examples:
         ::
 
             pipeline:

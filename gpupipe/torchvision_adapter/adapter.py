@@ -57,7 +57,7 @@ def from_torchvision(
             mistakes, each with advice.
         StepError: If a function fails on a drawn image.
 
-    Example:
+    Examples:
         >>> compose = v2.Compose([v2.RandomResizedCrop(224), v2.ToImage(),
         ...                       v2.ToDtype(torch.float32, scale=True)])
         >>> print(gpupipe.from_torchvision(compose))

@@ -42,7 +42,7 @@ def from_ultralytics(hyp: str | Path | Mapping[str, Any]) -> StepList:
         ConfigError: If the file cannot be read, or has a wrong value or a misspelt key. The message
             lists all mistakes, each with its line.
 
-    Example:
+    Examples:
         >>> print(gpupipe.from_ultralytics({"imgsz": 320, "hsv_h": 0, "hsv_s": 0, "hsv_v": 0}))
         - decode
         - letterbox: {size: 320}

@@ -22,4 +22,5 @@ def test_a_file_of_results_names_its_script_and_machine(monkeypatch: pytest.Monk
         assert path.name in name
         assert re.search(r"\.(py|sh)\)|\.py`\]|`gpupipe ", script), f"{path.name}: by which script?"
         assert re.match(r"\S.*, [1-9]\d* cores, \S", machine), f"{path.name}: on which machine?"
+        assert "/tmp" not in script, f"{path.name}: a folder of the machine"
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", time), f"{path.name}: when?"

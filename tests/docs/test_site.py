@@ -118,6 +118,12 @@ def test_a_long_signature_has_one_argument_a_line(site: Path) -> None:
     assert re.search(r"load\(\n    config: [^\n]+,\n    \*overrides: str,\n    progress", text)
 
 
+def test_examples_of_docstrings_are_code(site: Path) -> None:
+    html = (site / "reference" / "api.html").read_text(encoding="utf-8")
+    assert "<blockquote>" not in html
+    assert len(re.findall(">Examples:<", html)) > 15
+
+
 def test_the_search_has_no_sources_of_benchmarks_and_examples(site: Path) -> None:
     content = (site / "search" / "search_index.js").read_text(encoding="utf-8")
     pages = {entry["location"] for entry in json.loads(content.partition("=")[2])["docs"]}
@@ -205,10 +211,12 @@ def test_a_table_that_is_wider_than_a_phone_shows_that_it_scrolls(
         wide = page.evaluate(
             "[...document.querySelectorAll('.md-typeset__scrollwrap')]"
             ".filter(e => e.scrollWidth > e.clientWidth)"
-            ".map(e => getComputedStyle(e).backgroundImage)"
+            ".map(e => [e, e.querySelector('table')].map(getComputedStyle))"
+            ".map(([e, table]) => [e.backgroundImage, table.backgroundColor])"
         )
     assert wide
-    assert all("gradient" in image for image in wide)
+    assert all("gradient" in image for image, _ in wide)
+    assert {color for _, color in wide} == {"rgba(0, 0, 0, 0)"}, "they would hide the shadow"
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -40,7 +40,7 @@ def test_missing_files_are_named_with_list_and_line(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         facts(config)
     assert f"{tmp_path}/l.txt:5: {tmp_path}/gone.jpg: no such file" in str(error.value)
-    assert "and 2 more, of 10 rows of 10: put the files there" in str(error.value)
+    assert "; and 2 more; 10 of 10 rows looked at: put the files there" in str(error.value)
     (line,) = facts(config, on_error="skip")
     assert "gone.jpg" in line, "a run that leaves bad samples out can begin"
 
@@ -48,14 +48,15 @@ def test_missing_files_are_named_with_list_and_line(tmp_path: Path) -> None:
 def test_a_long_list_is_sampled_unless_all_is_asked_for(tmp_path: Path) -> None:
     config = config_of(**list_of(tmp_path, 1, 20_000))
     assert facts(config) == [
-        "files: those of 1,000 rows of 20,000 are there; 'gpupipe check --files' looks for all"
+        "files: 1,000 of 20,000 rows looked at, and all are there; "
+        "'gpupipe check --files' looks for all"
     ]
-    assert facts(config, True) == ["files: those of 20,000 rows of 20,000 are there"]
+    assert facts(config, True) == ["files: 20,000 of 20,000 rows looked at, and all are there"]
     one = config_of(**list_of(tmp_path, 1, 20_000, "gone.jpg"))
     with pytest.raises(DataError, match=r"l\.txt:20002: .*gone\.jpg"):
         facts(one, True)
     many = config_of(**list_of(tmp_path, 1, 9_900, *(f"no{n}.jpg" for n in range(100))))
-    with pytest.raises(DataError, match="of 1,000 rows of 10,000"):
+    with pytest.raises(DataError, match="; 1,000 of 10,000 rows looked at"):
         facts(many)
 
 
@@ -90,7 +91,7 @@ def test_load_looks_only_for_files_that_it_may_draw(tmp_path: Path, faces: Path)
     gpupipe.load(config_of(**data), subset=tmp_path / "ids.txt").close()
     gpupipe.load(config_of(**data), weights="w").close()
     (tmp_path / "ids.txt").write_text("1\n2\n")
-    with pytest.raises(DataError, match=r"l\.csv:3: .*gone\.jpg: no such file, of 2 rows of 2"):
+    with pytest.raises(DataError, match=r"l\.csv:3: .*gone\.jpg: no such file; 2 of 2 rows"):
         gpupipe.load(config_of(**data), subset=tmp_path / "ids.txt")
 
 
@@ -107,4 +108,4 @@ def test_the_command(tmp_path: Path) -> None:
     )
     result = CliRunner().invoke(main, ["check", str(config), "--files"])
     assert result.exit_code == 0, result.output
-    assert "files: those of 3,000 rows of 3,000 are there" in result.output
+    assert "files: 3,000 of 3,000 rows looked at, and all are there" in result.output

@@ -7,7 +7,7 @@
 DALI takes plans `prefetch` batches ahead. `in_flight` holds the plans that DALI took. `ready` holds
 the batches and errors that `run` yields next.
 
-Example:
+Examples:
     With a prefetch of 2, plan 1 has a file that is no image. While plan 0 runs, the source reads
     plan 1, appends its error to `in_flight`, and takes no more plans. `run` yields
 

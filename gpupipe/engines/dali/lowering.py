@@ -1,6 +1,6 @@
 """Lowers the steps of a job onto DALI operators, and chooses the dtype and layout of outputs.
 
-Example:
+Examples:
     lowering = Lowering(job, "cpu", region_decode=True)
     lowering.inputs()                 # the inputs of the graph: its fields, then the arguments
     lowering.add_to_graph(nodes)      # once: add the operators

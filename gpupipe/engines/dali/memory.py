@@ -8,7 +8,7 @@ headers of the files. The estimate is the sum, in whole blocks, of:
 - one delivered batch, since the trainer holds a batch meanwhile;
 - a buffer of 16 MiB that nvJPEG has for each thread (device_memory_padding of DALI's decoder).
 
-Example:
+Examples:
     256 images of 300x400 in RGB are decoded, warped, and normalized to float32, with prefetch 2 and
     8 threads. The three outputs have 1 + 1 + 4 bytes for each value, 527 MiB a batch:
 

@@ -25,7 +25,7 @@ from gpupipe.engines.batch import DeliveryFormat, flatten, shapes_as_tensors
 from gpupipe.engines.dataloader.annotator import Annotator
 from gpupipe.engines.dataloader.failed_samples import StepFailedError, for_each
 from gpupipe.engines.dataloader.work_item import Recipe, WorkItem, WorkResult, list_recipes
-from gpupipe.errors import EngineError, StepError
+from gpupipe.errors import DataError, EngineError, StepError
 from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.steps.decode import Decode
 
@@ -65,7 +65,7 @@ class Samples(Dataset[WorkResult]):
             result, samples = self._make(item)
         except StepFailedError as e:
             return WorkResult(error=e.error, row=e.row)
-        except (EngineError, StepError) as e:
+        except (DataError, EngineError, StepError) as e:
             return WorkResult(error=e)
         if not self._deliver:
             return result

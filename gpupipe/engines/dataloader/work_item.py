@@ -17,7 +17,7 @@ from gpupipe.annotations.rows import AnnotationRows
 from gpupipe.dataset.columns import Column
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.batch import DeliveryFormat
-from gpupipe.errors import EngineError, StepError
+from gpupipe.errors import DataError, EngineError, StepError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.failures import is_foreign
 
@@ -135,7 +135,7 @@ class WorkResult:
     fields: dict[str, Tensor] | None = None
     failed: list[tuple[int, str]] = field(default_factory=list)
     shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
-    error: EngineError | StepError | None = None
+    error: DataError | EngineError | StepError | None = None
     row: int | None = None
     annotations: BatchAnnotations | None = None
 

@@ -5,7 +5,7 @@ Torch takes plans ahead, `count * prefetch` of them, and sends each to a worker 
     plans ──> PlanSampler ──> WorkItem ──> worker: Samples[item] ──> WorkResult ──> (plan, result)
               └─ in_flight: the plans whose results torch has not returned ───────────┘
 
-Example:
+Examples:
     >>> workers = Workers(job, samples, count=2, device=torch.device("cpu"))
     >>> for plan, result in workers.iterate(plans):
     ...     plan.ids, result.fields

@@ -146,7 +146,7 @@ class BatchMaker:
         DeviceError: The device or the engine is not available.
         EngineError: The engine cannot run this job.
 
-    Example:
+    Examples:
         >>> maker = BatchMaker(Job(index, config.pipeline, config.loader, threads=2))
         >>> for plan in sampler.begin():
         ...     answer = maker.make(plan)

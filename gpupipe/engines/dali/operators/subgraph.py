@@ -6,7 +6,7 @@ combine Subgraphs to larger ones. A Subgraph serves in two ways:
 - Once, `add_to` adds its operators to the graph, with a DataNode for each fed array.
 - For every batch, the steps are traced again, and DALI is fed the `arrays` of the new Subgraph.
 
-Example:
+Examples:
     crop = Subgraph(ops.cut, (np.array([[0, 9], [3, 5]]), [224, 224], None))
     crop.arrays                         # the anchors of two samples
     crop.add_to(pixels, iter([anchor])) # ops.cut(pixels, anchor, [224, 224], None)
