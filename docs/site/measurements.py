@@ -24,6 +24,7 @@ _OTHER_SCRIPTS = {
     "detector": "examples/train_detector.py",
     "first_gpu": "benchmarks/first_gpu.sh",
     "ray": "benchmarks/ray_engine.py",
+    "second_gpu": "benchmarks/gpu.py",
     "server_pipelining": "examples/server.py",
 }
 _RESULTS = ROOT / "benchmarks" / "results"
@@ -108,7 +109,8 @@ def write_page() -> str:
 def _write_row(name: str, content: dict[str, Any]) -> str:
     machine = content.get("machine", {})
     gpu = machine.get("gpu") or "no GPU"
-    where = f"{machine.get('processor', '')}, {machine.get('cores', '')} cores, {gpu}"
+    processor = machine.get("processor", "processor not recorded")
+    where = f"{processor}, {machine.get('cores', '')} cores, {gpu}"
     link = f"[{name}](../../benchmarks/results/{name}.json)"
     return f"| {link} | {_find_script(name, content)} | {where} | {machine.get('time', '')[:10]} |"
 
