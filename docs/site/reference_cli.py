@@ -8,7 +8,8 @@ import click
 
 _ORDER = (
     *("try", "init", "check", "show-batch", "run", "list", "show", "gallery", "parity", "compare"),
-    *("profile", "tune", "inspect", "doctor", "fetch", "cache", "serve", "keys", "status"),
+    *("profile", "tune", "inspect", "convert", "doctor", "fetch", "cache", "serve", "keys"),
+    "status",
 )
 """The commands as a user comes to them. The others follow by name."""
 

@@ -74,6 +74,21 @@ class OutputFolder(OutputFile):
         _write_in(next(p for p in (path, *path.absolute().parents) if p.exists()))
 
 
+class ByteCount(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes none
+    """The type of a size in bytes, such as 100GB."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from pydantic import ByteSize, TypeAdapter, ValidationError
+
+        try:
+            size = int(TypeAdapter(ByteSize).validate_python(value))
+        except ValidationError:
+            self.fail(f"{value!r} is no size, such as 100GB", param, ctx)
+        return size
+
+
 def write_json(path: Path | None, content: dict[str, Any]) -> None:
     """Write results to `path`, unless it is None; raise GpupipeError if that fails."""
     if path is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from gpupipe.cli.arguments import AllAsJson, ConfigName, Overrides, options
+from gpupipe.cli.arguments import AllAsJson, ByteCount, ConfigName, Overrides, options
 from gpupipe.cli.console import Screen, format_size
 from gpupipe.errors import ConfigError, DataError, counted
 
@@ -89,8 +89,9 @@ def evict(
     config: ConfigName,
     overrides: Overrides,
     size: Annotated[
-        str | None,
+        int | None,
         "--to",
+        ByteCount(),
         "How much the cache may then take: 100GB; 0 for all that can go.  [default: "
         "low_water of max_bytes]",
     ] = None,
@@ -100,12 +101,12 @@ def evict(
 
     folder = _open_cache(_read_source(config, overrides))
     low_water = int(folder.options.low_water * folder.options.max_bytes)
-    goal = low_water if size is None else _parse_bytes(size)
+    goal = low_water if size is None else size
     with folder.lock():
         names = evictions.evict_down_to(folder, goal)
         used = folder.count_bytes()
     click.echo(f"{counted(len(names), 'shard')} evicted; the cache takes {format_size(used)}")
-    if used > goal and size != "0":
+    if used > goal and size != 0:
         raise DataError(
             f"it should take {format_size(goal)} at most, but epochs that are running use the "
             "rest, or it is not made of shards"
@@ -280,12 +281,3 @@ def _describe_decoded(state: "CacheState") -> Iterator[tuple[str, str]]:
     yield "size", size
     yield "images", f"{state.images:,}{share}"
     yield "in use", "by a running process" if state.in_use else "by no process"
-
-
-def _parse_bytes(text: str) -> int:
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
-    try:
-        return int(TypeAdapter(ByteSize).validate_python(text))
-    except ValidationError:
-        raise click.BadParameter(f"{text!r} is no size, such as 100GB", param_hint="--to") from None

@@ -35,6 +35,7 @@ SECTIONS = {
         "keys": "new trainer",
     },
     "Maintain": {
+        "convert": "train.yaml shards --max-side 500",
         "cache": "status remote.yaml",
         "doctor": "",
         "schema": "--install",

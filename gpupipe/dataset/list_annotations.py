@@ -70,7 +70,7 @@ def annotate_index(
             if columns[field].has_visibility:
                 others[VISIBILITY] = points[..., 2].astype(np.int64)
         elif field != name:
-            others[field] = found.values[is_kept].astype(np.float32)
+            others[field] = _convert(found.values[is_kept], field, columns[field], where, rows)
     values = np.asarray(boxes.values)[~np.repeat(is_wrong, boxes.counts)]
     listed = BoxList(
         rows,
@@ -99,7 +99,7 @@ def annotate_shards(index: Index, source: Any, shards: Sequence[ShardFile]) -> I
 
     Args:
         index: The index of all samples.
-        source: The source, with `fields`, `label` and `bad_boxes`.
+        source: The source, with `fields`, `label`, `bad_boxes` and `class_names`.
         shards: What was read from the shards, in order.
 
     Raises:
@@ -114,7 +114,9 @@ def annotate_shards(index: Index, source: Any, shards: Sequence[ShardFile]) -> I
     except ValueError as e:
         raise DataError(f"{index.location(0)}: {e}") from e
     has_label, drops_bad = find_label(source) is not None, source.bad_boxes == "drop"
-    return annotate_index(index, columns, lists, index.location, has_label, drops_bad)
+    return annotate_index(
+        index, columns, lists, index.location, has_label, drops_bad, source.class_names
+    )
 
 
 def _find_wrong_rows(
@@ -161,6 +163,24 @@ def _find_bad_points(found: ListValues, column: ListColumn) -> dict[int, str]:
             + (", and visibility is 0, 1 or 2" if column.has_visibility else "")
         )
     return reasons
+
+
+def _convert(
+    values: NDArray[Any], name: str, column: ListColumn, where: Where, rows: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return numbers that go with boxes, (M,), in the dtype that their column sets.
+
+    Raises DataError if the column sets int64, and a number is not whole.
+    """
+    if column.dtype != "int64":  # the numbers of `iscrowd` become whole when they are delivered
+        return values.astype(np.float32)
+    wrong = np.flatnonzero(~((np.abs(values) < 2**63) & (values == np.floor(values))))
+    if len(wrong):
+        raise DataError(
+            f"{where(int(rows[wrong[0]]))}: '{column.column}' holds {values[wrong[0]]:g}, and the "
+            f"dtype of '{name}' is int64: leave dtype out"
+        )
+    return values.astype(np.int64)
 
 
 def _number_labels(

@@ -21,7 +21,7 @@ BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
 _NUMBERS_OF_POINT = {"xy": 2, "xyv": 3}
 _MAX_POINTS = 10_000
 _WHOLE = (LABELS, "iscrowd")
-"""The fields whose numbers are delivered as int64."""
+"""The fields whose numbers are delivered as int64 by default."""
 
 
 class ListColumn(pydantic.BaseModel):
@@ -39,6 +39,8 @@ class ListColumn(pydantic.BaseModel):
             they are pixels.
         count: The number of points of each box.
         flip_pairs: Pairs of points that a horizontal flip swaps, such as [[0, 1]], counted from 0.
+        dtype: The dtype of numbers that go with boxes: float32, or int64 for whole numbers. By
+            default int64 for the fields `labels` and `iscrowd`, and float32 for others.
         with_: The field of boxes that has a box for each item of this column; `with` in the YAML.
     """
 
@@ -50,6 +52,7 @@ class ListColumn(pydantic.BaseModel):
     normalized: bool = False
     count: int | None = Field(default=None, ge=1, le=_MAX_POINTS)
     flip_pairs: tuple[tuple[int, int], ...] = ()
+    dtype: Literal["float32", "int64"] | None = None
     with_: str = Field(default="", alias="with")
 
     @pydantic.model_validator(mode="after")
@@ -68,6 +71,8 @@ class ListColumn(pydantic.BaseModel):
                 "a column of lists has 'kind: boxes' or 'kind: points' and a format, or 'with' and "
                 "the name of the field of boxes"
             )
+        if self.kind is not None and self.dtype:
+            raise ValueError("a dtype is of numbers that go with boxes: boxes and points have none")
         if self.kind != "points" and (self.count is not None or self.flip_pairs):
             raise ValueError("count and flip_pairs are of columns of 'kind: points'")
         if any(not 0 <= n < (self.count or 0) for pair in self.flip_pairs for n in pair):
@@ -82,10 +87,19 @@ class ListColumn(pydantic.BaseModel):
         width = 4 if self.kind == "boxes" else group * (self.count or 0)
         return ListPlace(self.column, width, group)
 
+    def find_dtype(self, name: str) -> str:
+        """Return the dtype of the numbers in a field of the name `name`."""
+        return self.dtype or find_default_dtype(name)
+
     @property
     def has_visibility(self) -> bool:
         """Whether the points of the column have a visibility each."""
         return self.format == "xyv"
+
+
+def find_default_dtype(name: str) -> str:
+    """Return the dtype of numbers that go with boxes, in the field `name`, if none is set."""
+    return "int64" if name in _WHOLE else "float32"
 
 
 def split_fields(
@@ -145,8 +159,7 @@ def list_annotation_specs(fields: Mapping[str, Any], image: str = "") -> dict[st
         elif column.kind == "points":
             specs[name] = Spec.of_points(image, column.with_, column.count, column.flip_pairs)
         else:
-            dtype = "int64" if name in _WHOLE else "float32"
-            specs[name] = Spec.of_rows(dtype, image, column.with_)
+            specs[name] = Spec.of_rows(column.find_dtype(name), image, column.with_)
         if column.has_visibility:
             specs[VISIBILITY] = Spec.of_rows("int64", image, column.with_, (column.count,), name)
     return specs

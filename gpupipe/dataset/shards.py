@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
+from gpupipe.dataset.class_names import number_labels
 from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build, spans_of
-from gpupipe.dataset.labels import join_labels, number_classes
-from gpupipe.dataset.layout import default_layout
+from gpupipe.dataset.labels import join_labels
+from gpupipe.dataset.layout import default_layout, explain_wrong_layout
 from gpupipe.dataset.paths import missing_file, name_file
 from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.spec import Spec
@@ -98,7 +99,10 @@ class ShardFile:
 
 
 def join_shards(
-    files: Sequence[Path], parts: Sequence[Sequence[ShardFile]], otherwise: str
+    files: Sequence[Path],
+    parts: Sequence[Sequence[ShardFile]],
+    otherwise: str,
+    classes: Sequence[str] = (),
 ) -> Index:
     """Build the index of all samples in shards.
 
@@ -106,9 +110,11 @@ def join_shards(
         files: The shards.
         parts: The ShardFiles that were read from each shard.
         otherwise: Tells the user what to do, in the message for shards without samples.
+        classes: The names of the classes; () to take them from the labels.
 
     Raises:
-        DataError: There is no sample, or shards differ in dtype, axes or kind of label.
+        DataError: There is no sample, a label is none of `classes`, or shards differ in dtype, axes
+            or kind of label.
     """
     holding = [
         (shard.path or path, shard)
@@ -134,7 +140,9 @@ def join_shards(
         columns[name] = SpanColumn("", paths, file, offset, length, layout)
     values = {name: _join_values(name, holding) for name in every[0].values}
     labels = join_labels([shard.labels for shard in every if shard.labels is not None])
-    named = number_classes(labels, len(names), lambda i: f"{paths[int(file[i])]}:{names[i]}")
+    named = number_labels(
+        labels, len(names), lambda i: f"{paths[int(file[i])]}:{names[i]}", classes
+    )
     return build("", names, *named, columns=columns, values=values)
 
 
@@ -192,7 +200,12 @@ class ShardedSource(FileSource):
         """
 
     def join(self, files: list[Path], parts: list[list[ShardFile]]) -> Index:
-        return join_shards(files, parts, self.explain_empty())
+        return join_shards(files, parts, self.explain_empty(), self.class_names)
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the classes; () if the labels name them."""
+        return ()
 
     def is_usable(self, index: Index) -> bool:
         """Return whether all files that hold the samples' bytes exist.
@@ -207,17 +220,24 @@ class ShardedSource(FileSource):
         return "the files hold no records: set data.shards"
 
 
-def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
+def array_spec(
+    dtype: str, shape: Sequence[int | None], same: bool = True, layout: str | None = None
+) -> Spec:
     """Return the spec of an array field.
 
     Args:
         dtype: NumPy's name of the dtype.
-        shape: The shape of the first sample.
+        shape: The shape of the first sample; None for an axis along which samples differ.
         same: Whether every sample has this shape. If not, only the number of axes is fixed.
+        layout: A letter for each axis; None for the default.
+
+    Raises:
+        DataError: `layout` is for another number of axes.
     """
-    return Spec.of_array(
-        dtype, tuple(shape) if same else (None,) * len(shape), default_layout(len(shape))
-    )
+    layout = default_layout(len(shape)) if layout is None else layout
+    if wrong := explain_wrong_layout(layout, len(shape)):
+        raise DataError(f"data.fields: {wrong}")
+    return Spec.of_array(dtype, tuple(shape) if same else (None,) * len(shape), layout)
 
 
 def name_shard(path: Path) -> AbstractContextManager[None]:

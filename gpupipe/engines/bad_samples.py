@@ -276,6 +276,17 @@ def describe_damage(column: Column, row: int) -> str:
             head, tail, size = column.read_ends(row, 16, _TAIL_BYTES)
     except (OSError, ValueError) as e:
         return describe_error(e)
+    return describe_ends(head, tail, size)
+
+
+def describe_ends(head: bytes, tail: bytes, size: int) -> str:
+    """Describe the damage that an image file's ends show, as `describe_damage` does.
+
+    Args:
+        head: The first 16 bytes or more.
+        tail: The last 64 bytes or more.
+        size: The size of the file in bytes.
+    """
     if not head:
         return "the file is empty"
     kind = read_header(head).format

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 from pydantic import Field
 
+from gpupipe.dataset.class_names import Classes, list_class_files, read_class_names
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.index_cache import write_parts, write_parts_beside
 from gpupipe.dataset.labels import join_labels
@@ -47,6 +48,9 @@ class Parquet(ShardedSource):
         label: The column of labels, whole numbers or names; null if there are none.
         values: Columns of numbers: {VALUE: COLUMN}, where VALUE is the name in a batch. A value is
             int64 if all of its numbers are whole, else float64.
+        classes: The names of the classes, if labels are numbers: a list, or the path of a file with
+            a name on each line. Label 0 is the first. Labels that are names get their numbers from
+            it, too. null, the default: names are numbered in sorted order.
         bad_boxes: error: an image with a box that has no area, or with numbers out of range, is a
             broken sample. drop: such boxes are left out.
     """
@@ -58,6 +62,7 @@ class Parquet(ShardedSource):
     fields: Fields = Field(default={"image": "image"}, min_length=1)
     label: str | None = "label"
     values: dict[str, str] = Field(default={})
+    classes: Classes = None
     bad_boxes: BadBoxes = "error"
 
     @property
@@ -66,6 +71,13 @@ class Parquet(ShardedSource):
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(split_fields(self.fields)[0]), list(self.values)
+
+    def find_companions(self, files: list[Path]) -> list[Path]:
+        return list_class_files(self.classes)
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        return read_class_names(self.classes)
 
     def annotation_specs(self) -> dict[str, Spec]:
         return list_annotation_specs(self.fields)

@@ -5,15 +5,17 @@ Members with the same stem are one sample.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
+from gpupipe.dataset.class_names import Classes, list_class_files, read_class_names
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.labels import SampleTexts, read_label, stack_values
+from gpupipe.dataset.layout import explain_wrong_layout
 from gpupipe.dataset.list_annotations import annotate_shards
 from gpupipe.dataset.list_columns import (
     BadBoxes,
@@ -27,7 +29,6 @@ from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import (
     ByteRanges,
     Dtype,
-    Shape,
     ShardedSource,
     ShardFile,
     array_spec,
@@ -39,7 +40,12 @@ from gpupipe.formats import npy, tar
 from gpupipe.formats.list_values import ListPlace, read_json_lists
 from gpupipe.formats.tar import Member
 from gpupipe.pipeline.step import Spec
+from gpupipe.schema.field_types import WHOLE
 
+MemberShape = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=2**31), WHOLE] | None, ...],
+    Field(min_length=1, max_length=8),
+]
 _NPY = "npy"
 _JSON = "json:"
 
@@ -50,14 +56,25 @@ class ArrayMember(pydantic.BaseModel):
     Attributes:
         member: The ending of the member that holds the array, such as npy.
         dtype: Dtype that the array of every sample must have.
-        shape: Shape that the array of every sample must have. By default shapes may differ.
+        shape: Shape that the array of every sample must have, with null for an axis along which
+            samples may differ. By default all axes may.
+        layout: A letter for each axis, such as HWC. By default L, HW, CHW or CDHW.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     member: str
     dtype: Dtype
-    shape: Shape | None = None
+    shape: MemberShape | None = None
+    layout: str | None = None
+
+    @pydantic.field_validator("layout")
+    @classmethod
+    def _is_a_layout(cls, layout: str | None, info: pydantic.ValidationInfo) -> str | None:
+        shape = info.data.get("shape")
+        if layout is not None and (wrong := explain_wrong_layout(layout, shape and len(shape))):
+            raise ValueError(wrong)
+        return layout
 
 
 Endings = str | tuple[str, ...]
@@ -84,6 +101,9 @@ class Webdataset(ShardedSource):
         values: Further numbers: {VALUE: PLACE}, where VALUE is the name in a batch, such as
             {weight: "json:weight"}. PLACE is written as in `label`. KEY may hold one number or a
             list of numbers.
+        classes: The names of the classes, if labels are numbers: a list, or the path of a file with
+            a name on each line. Label 0 is the first. Labels that are names get their numbers from
+            it, too. null, the default: names are numbered in sorted order.
         bad_boxes: error: an image with a box that has no area, or with numbers out of range, is a
             broken sample. drop: such boxes are left out.
     """
@@ -96,6 +116,7 @@ class Webdataset(ShardedSource):
     )
     label: str | None = "cls"
     values: dict[str, str] = Field(default={})
+    classes: Classes = None
     bad_boxes: BadBoxes = "error"
 
     @pydantic.field_validator("fields")
@@ -137,6 +158,13 @@ class Webdataset(ShardedSource):
     def specs(self) -> dict[str, Spec]:
         return {name: self._make_spec(field) for name, field in self._members.items()}
 
+    def find_companions(self, files: list[Path]) -> list[Path]:
+        return list_class_files(self.classes)
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        return read_class_names(self.classes)
+
     def annotation_specs(self) -> dict[str, Spec]:
         return list_annotation_specs(self.fields)
 
@@ -147,7 +175,7 @@ class Webdataset(ShardedSource):
     def _make_spec(self, field: Endings | ArrayMember) -> Spec:
         if isinstance(field, ArrayMember):
             shape = field.shape or self._read_first(field).shape
-            return array_spec(field.dtype, shape, same=field.shape is not None)
+            return array_spec(field.dtype, shape, field.shape is not None, field.layout)
         if not _is_array(_list_endings(field)[0]):
             return Spec()
         first = self._read_first(field)
@@ -288,7 +316,7 @@ def _check_alike(
         dtype = field.dtype if isinstance(field, ArrayMember) else headers[0].dtype
         if header.dtype != dtype:
             fault = f"{header.dtype}, where {dtype} was expected: all must have one dtype"
-        elif isinstance(field, ArrayMember) and field.shape not in (None, header.shape):
+        elif isinstance(field, ArrayMember) and not _fits(field.shape, header.shape):
             shapes = f"{shown(header.shape)}, where {shown(field.shape)} was expected"
             fault = f"shape {shapes}: see data.fields"
         elif len(header.shape) != len(headers[0].shape):
@@ -297,6 +325,14 @@ def _check_alike(
         else:
             continue
         raise ValueError(f"{member.name}: an array of {fault}")
+
+
+def _fits(expected: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> bool:
+    """Return whether an array has the expected size along each axis; None stands for any size."""
+    return expected is None or (
+        len(expected) == len(shape)
+        and all(size in (None, n) for size, n in zip(expected, shape, strict=True))
+    )
 
 
 def _list_endings(field: Endings | ArrayMember) -> tuple[str, ...]:

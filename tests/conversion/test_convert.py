@@ -1,0 +1,119 @@
+"""Converting: the same batches, what a kill leaves, and whose fault a failure is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpupipe
+from gpupipe.conversion.convert import Conversion
+from gpupipe.errors import GpupipeError
+from helpers.conversions import COUNT, STEPS, run, write_config
+
+BLOCKING = '''
+import time
+from pathlib import Path
+
+class Blocking:
+    """The photographs as bytes. Without the file `go`, the 36th read does not end."""
+
+    def __init__(self, root, go):
+        self.files = sorted(map(str, Path(root).glob("*/*.jpg")))
+        self.go, self.reads = go, 0
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        self.reads += 1
+        while self.reads > 35 and not Path(self.go).exists():
+            time.sleep(0.01)
+        return {"image": Path(self.files[index]).read_bytes(), "label": index % 3}
+'''
+
+
+@pytest.mark.parametrize("format", ["tar", "parquet"])
+def test_batches_of_the_shards_are_those_of_the_source_to_the_bit(
+    photo_config: Path, find: Callable[[str], Conversion], format: str
+) -> None:
+    conversion = find(format)
+    assert conversion.samples == COUNT
+    assert len(conversion.shards) > 3
+    before, after = gpupipe.load(photo_config), gpupipe.load(conversion.config)
+    assert after.index.classes == before.index.classes
+    pairs = zip(before, after, strict=True)
+    for batch, other in pairs:
+        assert list(batch) == list(other) == ["image", "label", "id"]
+        assert all(torch.equal(batch[name], other[name]) for name in batch)
+
+
+def test_a_conversion_that_was_killed_goes_on_and_makes_the_same_files(
+    photo_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "blocking_items.py").write_text(BLOCKING)
+    go, out, whole = tmp_path / "go", tmp_path / "out", tmp_path / "whole"
+    args = {"root": str(photo_folder), "go": str(go)}
+    data = {"source": "python", "call": "blocking_items:Blocking", "args": args}
+    config = write_config(tmp_path, data)
+    command = [sys.executable, "-m", "gpupipe", "convert", str(config), str(out)]
+    with subprocess.Popen([*command, "--shard-size", "1"], stderr=subprocess.DEVNULL) as process:
+        manifest = out / "manifest.jsonl"
+        while not manifest.exists() or manifest.read_text().count("\n") < 6:
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    finished = {path: path.stat().st_ino for path in out.glob("*.tar")}
+    assert finished
+    assert len(finished) < COUNT
+    assert list(out.glob("*.tmp")), "a shard was open"
+    with manifest.open("a") as file:
+        file.write('{"shard": "cut off')
+    go.touch()
+    result = run(config, out, shard_bytes=1)
+    assert 0 < result.made <= COUNT - 5
+    assert result.samples == COUNT
+    noted = result.shards[: COUNT - result.made]
+    kept = [path for path, number in finished.items() if path.stat().st_ino == number]
+    assert len(kept) >= len(noted) >= 5, "finished shards stay"
+    run(config, whole, shard_bytes=1)
+    names = sorted(path.name for path in whole.iterdir())
+    assert names == sorted(path.name for path in out.iterdir())
+    for name in names:
+        if name not in ("manifest.jsonl", "train.yaml"):
+            assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_folder_with_other_things_is_refused(
+    photo_config: Path, tarred: Conversion, tmp_path: Path
+) -> None:
+    with pytest.raises(GpupipeError, match=r"another max_side \(None in place of 50\)"):
+        run(photo_config, tarred.config.parent, max_side=50)
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(GpupipeError, match="not empty"):
+        run(photo_config, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_pixels_that_are_decoded_once_make_the_same_batches(
+    photo_folder: Path, tmp_path: Path
+) -> None:
+    steps = [
+        *STEPS,
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+        {"normalize": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 0.2]}},
+    ]
+    config = write_config(tmp_path, {"source": "folder", "root": str(photo_folder)}, steps)
+    result = run(config, tmp_path / "out", raw=True)
+    assert result.changes == {"decoded": COUNT}
+    with tarfile.open(next((tmp_path / "out").glob("*.tar"))) as tar:
+        assert {name.partition(".")[2] for name in tar.getnames()} == {"npy", "cls"}
+    before, after = next(iter(gpupipe.load(config))), next(iter(gpupipe.load(result.config)))
+    assert torch.equal(before["image"], after["image"])
