@@ -1,5 +1,5 @@
-"""Writes the tables of steps and of the interpreter's lock into docs/performance.md, from the
-results in benchmarks/results.
+"""Writes tables into README.md and docs/performance.md, from the results in benchmarks/results:
+the rates of three pipelines, the steps, and the interpreter's lock.
 
 python benchmarks/performance_tables.py
 """
@@ -7,23 +7,42 @@ python benchmarks/performance_tables.py
 from __future__ import annotations
 
 import json
+from statistics import median
 from typing import Any
 
 import gil
 import harness
 
+README = harness.REPOSITORY / "README.md"
 PAGE = harness.REPOSITORY / "docs" / "performance.md"
+TABLES = {"rates in brief": README, "rates": PAGE, "steps": PAGE, "lock": PAGE}
+"""The page of each table."""
 _LIBRARIES = ("albumentationsx", "albumentations", "torchvision")
 _CORES = ("8", "32", "96")
 
 
+_WORKLOADS = {"lfw-affine": "250x250", "imagenet_train": "500x375", "imagenet_eval": "500x375"}
+_CONTESTANTS = {
+    "gpupipe-cpu": ("gpupipe, `engine: cpu`", ""),
+    "gpupipe-cpu-off": ("gpupipe, `engine: cpu` without its extensions", ""),
+    "gpupipe-dali": ("gpupipe, `engine: dali` on the CPU", ""),
+    "hand-written": ("DALI on the CPU, written by hand", "gpupipe-cpu / hand-written DALI"),
+    "opencv": ("OpenCV on threads, written by hand", "gpupipe-cpu / threads with OpenCV"),
+    "torchvision": ("torchvision, best DataLoader", "gpupipe-cpu / torchvision"),
+    "yardstick": (
+        "small C++ kernels without a loader around them",
+        "gpupipe-cpu / small C kernels",
+    ),
+}
+"""Each contestant of benchmarks/core.py: its row, and the ratio of `engine: cpu` to it."""
+_NOT_IN_BRIEF = ("gpupipe-cpu-off", "yardstick")
+
+
 def main() -> None:
-    text = PAGE.read_text()
     for name, table in write_tables().items():
         begin, end = mark(name)
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}{table}{end}{rest.partition(end)[2]}"
-    PAGE.write_text(text)
+        before, _, rest = TABLES[name].read_text().partition(begin)
+        TABLES[name].write_text(f"{before}{begin}{table}{end}{rest.partition(end)[2]}")
 
 
 def mark(name: str) -> tuple[str, str]:
@@ -34,10 +53,42 @@ def mark(name: str) -> tuple[str, str]:
 def write_tables() -> dict[str, str]:
     """Return the tables of the results, by name."""
     results = harness.REPOSITORY / "benchmarks" / "results"
+    rates = {
+        name: json.loads((results / f"core.{name}.engines.json").read_text())["workloads"][name]
+        for name in _WORKLOADS
+    }
     return {
+        "rates in brief": write_rates(rates, in_brief=True),
+        "rates": write_rates(rates),
         "steps": write_steps(json.loads((results / "steps.json").read_text())),
         "lock": write_lock(json.loads((results / "gil.json").read_text())),
     }
+
+
+def write_rates(workloads: dict[str, Any], in_brief: bool = False) -> str:
+    """Return the median rate of each contestant; the ratios, too, unless `in_brief`."""
+    rows = []
+    for name, (title, ratio) in _CONTESTANTS.items():
+        if in_brief and name in _NOT_IN_BRIEF:
+            continue
+        cells = [title]
+        for workload in workloads.values():
+            key = next(
+                key for key in workload["rounds"] if key == name or key.startswith(f"{name}-tensor")
+            )
+            rates = [round["images_per_second"] for round in workload["rounds"][key]]
+            cell = f"{median(rates):,.0f}"
+            if ratio and not in_brief:
+                ratios = workload["ratios"]
+                to_it = ratios[next(key for key in ratios if key.startswith(ratio))]
+                cell += f" ({to_it['median']:.2f}, {to_it['min']:.2f} to {to_it['max']:.2f})"
+            cells.append(cell)
+        rows.append(cells)
+    head = [
+        f"`{workload['workload']['pipeline']}`, {_WORKLOADS[name]}"
+        for name, workload in workloads.items()
+    ]
+    return _format_table(["images/s", *head], rows)
 
 
 def write_steps(result: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from gpupipe.cli.arguments import AllAsJson, ByteCount, ConfigName, Overrides, options
-from gpupipe.cli.console import Screen, format_size
+from gpupipe.cli.console import Screen, format_size, print_error
 from gpupipe.errors import ConfigError, DataError, counted
 
 if TYPE_CHECKING:
@@ -137,10 +137,9 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
         f"damaged, {len(damaged.keys() - gone.keys())} of them fetched again"
     )
     for name, why in gone.items():
-        click.echo(
-            f"gpupipe: {folder.shard_path(name)}: cannot be fetched again: {why}; its samples "
-            "will be drawn again",
-            err=True,
+        print_error(
+            f"{folder.shard_path(name)}: cannot be fetched again: {why}; its samples will be drawn "
+            "again"
         )
     if gone:
         raise SystemExit(1)

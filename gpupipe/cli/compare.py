@@ -32,6 +32,8 @@ from gpupipe.cli.console import (
     core_numbers,
     leave_interrupted,
     print_data_warning,
+    print_error,
+    print_warning,
     read,
 )
 from gpupipe.errors import counted
@@ -256,10 +258,9 @@ def measure_parity(
             click.echo(f"decoded by, with {registry.get_title(name)}: {names}")
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
-        click.echo(
-            f"gpupipe: {title} on the {failed.device} and torchvision differ too much, from "
-            f"step '{failed.step}' on",
-            err=True,
+        print_error(
+            f"{title} on the {failed.device} and torchvision differ too much, from step "
+            f"'{failed.step}' on"
         )
     if left_out := _list_not_compared(checked, agreements):
         click.echo(f"not compared, for lack of a torch lowering: {', '.join(left_out)}")
@@ -277,11 +278,7 @@ def _worker_counts(text: str, cores: int) -> list[int]:
             param_hint="--cpu-workers",
         )
     if max(counts) > cores:
-        click.echo(
-            f"gpupipe: warning: {max(counts)} workers share {counted(cores, 'core')}, and will "
-            "take turns",
-            err=True,
-        )
+        print_warning(f"{max(counts)} workers share {counted(cores, 'core')}, and will take turns")
     return list(dict.fromkeys(counts))
 
 

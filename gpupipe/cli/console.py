@@ -125,6 +125,21 @@ class Screen:
         self._progress.start()
 
 
+def print_error(text: str) -> None:
+    """Print an error on stderr, with the prefix that all errors of the command line have."""
+    click.echo(f"error: {text}", err=True)
+
+
+def print_warning(text: str) -> None:
+    """Print a warning on stderr."""
+    click.echo(f"warning: {text}", err=True)
+
+
+def print_note(text: str) -> None:
+    """Print on stderr what a command does in another way than the config says."""
+    click.echo(f"note: {text}", err=True)
+
+
 def announce(text: str) -> None:
     """Print a line on stderr if that is a terminal, before the imports that take seconds."""
     if sys.stderr.isatty():
@@ -151,7 +166,7 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
         with open_loader(checked) as loader:
             return checked, loader.index
     if checked.pipeline.later or checked.batch.later:
-        click.echo("gpupipe: the numbers of schedules are those of epoch 0", err=True)
+        print_note("the numbers of schedules are those of epoch 0")
         checked = checked.at_epoch(0)
     with Screen(False) as screen:
         return checked, configs.build_index(checked, screen.progress)
@@ -164,14 +179,14 @@ def leave_out_decoded_cache(config: Config) -> Config:
     """
     if config.source.cache_decoded is None:
         return config
-    click.echo("gpupipe: data.cache_decoded is left out: every image is decoded", err=True)
+    print_note("data.cache_decoded is left out: every image is decoded")
     return config.without_decoded_cache()
 
 
 def print_data_warning(index: Index) -> None:
     """Print the warning that load() would issue, for commands whose output does not show it."""
     if index.warning:
-        click.echo(f"gpupipe: warning: {index.warning}", err=True)
+        print_warning(index.warning)
 
 
 def core_numbers(count: int | None) -> tuple[int, ...]:

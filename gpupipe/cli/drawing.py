@@ -13,7 +13,7 @@ import click
 
 from gpupipe.cli.arguments import ConfigName, OutputFolder, Overrides, PictureFile, options, writing
 from gpupipe.cli.catalog import complete_target
-from gpupipe.cli.console import Screen, announce
+from gpupipe.cli.console import Screen, announce, print_warning
 from gpupipe.errors import GpupipeError, counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _draw_every_step(opened: "Gallery") -> "Iterator[StepPictures]":
         try:
             yield opened.draw_step(name)
         except (GpupipeError, LookupError) as e:
-            click.echo(f"gpupipe: {name} is left out: {e.args[0] if e.args else e}", err=True)
+            print_warning(f"{name} is left out: {e.args[0] if e.args else e}")
 
 
 def _parse_step(text: str) -> tuple[str, dict[str, Any] | None]:

@@ -1,10 +1,11 @@
 """The group of all commands: the sections of its help, and errors as messages with exit codes."""
 
-from typing import Any
+import io
+from typing import Any, NoReturn
 
 import click
 
-from gpupipe.cli.console import exit_in_imports, leave_interrupted
+from gpupipe.cli.console import exit_in_imports, leave_interrupted, print_error
 from gpupipe.cli.mistakes import print_mistakes
 from gpupipe.errors import ConfigError, GpupipeError, StepError
 
@@ -54,6 +55,12 @@ class CommandGroup(click.Group):
                 commands = [(name, self.commands[name]) for name in examples]
                 formatter.write_dl([(name, _summarize(command)) for name, command in commands])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as e:
+            _leave(ctx, e)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with exit_in_imports():
@@ -64,12 +71,22 @@ class CommandGroup(click.Group):
         except GpupipeError as e:
             if isinstance(e, StepError):
                 click.echo(e.traceback, err=True)
-            click.echo(f"gpupipe: {e}", err=True)
+            print_error(str(e))
             ctx.exit(1)
         except click.NoSuchOption as e:
-            raise _explain_option(e) from None
+            _leave(ctx, _explain_option(e))
+        except click.ClickException as e:
+            _leave(ctx, e)
         except (KeyboardInterrupt, click.Abort):
             leave_interrupted()
+
+
+def _leave(ctx: click.Context, error: click.ClickException) -> NoReturn:
+    """Print click's own error with the prefix of all other errors, and exit with its code."""
+    text = io.StringIO()
+    error.show(text)
+    click.echo(text.getvalue().replace("Error: ", "error: ", 1), err=True, nl=False)
+    ctx.exit(error.exit_code)
 
 
 def _summarize(command: click.Command) -> str:

@@ -17,7 +17,7 @@ from gpupipe.cli.arguments import (
     write_json,
     writing,
 )
-from gpupipe.cli.console import Screen, announce, console, format_size, read
+from gpupipe.cli.console import Screen, announce, console, format_size, print_error, read
 from gpupipe.errors import counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def inspect(
     )
     failed = [finding.kind for finding in findings if finding.groups and finding.kind in fatal]
     if failed:
-        click.echo(f"gpupipe: --fail-on: {', '.join(failed)}", err=True)
+        print_error(f"--fail-on: {', '.join(failed)}")
         sys.exit(1)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gpupipe.cli.console import print_error
 from gpupipe.errors import ConfigError, counted
 
 _LINE_BREAK = re.compile("[\n\x85\u2028\u2029]")
@@ -20,8 +21,7 @@ def print_mistakes(error: ConfigError) -> None:
     """Print all mistakes on stderr: in colour on a terminal, or as NO_COLOR or FORCE_COLOR say."""
     is_forced = True if os.environ.get("FORCE_COLOR") else None
     color = False if os.environ.get("NO_COLOR") else is_forced
-    head = f"gpupipe: {counted(len(error.problems), 'mistake')} in the configuration"
-    click.echo(head, err=True)
+    print_error(f"{counted(len(error.problems), 'mistake')} in the configuration")
     for problem in error.problems:
         where = f"{click.style(problem.where, bold=True)}: " if problem.where else ""
         click.echo(where + problem.what, err=True, color=color)

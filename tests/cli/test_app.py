@@ -113,7 +113,7 @@ def test_passes_are_longer_than_what_is_made_ahead(config: Path, tmp_path: Path)
     assert "--batches 16" in found["too_short"]
     done = gpupipe("run", config, *short, "--batches", 7, "--quiet")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("gpupipe: images/s cannot be determined: a pass has 7 batches")
+    assert done.stderr.startswith("error: images/s cannot be determined: a pass has 7 batches")
 
 
 def test_shipped_names_and_the_stand_in_are_enough(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_what_cannot_be_written_is_a_usage_mistake_before_anything_is_measured(
     if words[-1] == "--out" and unwritable.name == "nowhere":
         assert "no-such-config" in done.stderr, "--out makes its folder"
         return
-    assert error.startswith(f"Error: Invalid value for '{words[1]}': {unwritable / 'x'}")
+    assert error.startswith(f"error: Invalid value for '{words[1]}': {unwritable / 'x'}")
     assert "cannot be written" in error
     assert "no-such-config" not in error
 
@@ -125,7 +125,7 @@ def test_results_are_printed_though_writing_fails(
     assert "images/s" in done.stdout
     assert (
         done.stderr.splitlines()[-1]
-        == "gpupipe: /dev/full cannot be written: no space left on device"
+        == "error: /dev/full cannot be written: no space left on device"
     )
     assert "Traceback" not in done.stderr
     if words[0] == "compare":

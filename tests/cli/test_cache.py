@@ -174,7 +174,7 @@ def test_samples_that_cannot_be_fetched_are_told(config: str, faces: Path, tmp_p
     )
     assert found.exit_code == 1
     assert "5 of 6 samples in 2 shards" in found.stdout
-    assert "gpupipe: 1 sample could not be fetched, among them:\ngone/1.jpg: " in found.stderr
+    assert "error: 1 sample could not be fetched, among them:\ngone/1.jpg: " in found.stderr
 
 
 # --- caches of decoded images

@@ -98,7 +98,7 @@ def test_plugins_are_listed_with_their_package_and_their_faults() -> None:
     assert "How many sparkles." in done.output
     done = run_gpupipe("show", "broken")
     assert done.exit_code == 1
-    assert "gpupipe: the step 'broken' of the package sparkling 1.0 cannot be" in done.output
+    assert "the step 'broken' of the package sparkling 1.0 cannot be" in done.output
 
 
 def test_a_file_is_shown_as_it_is() -> None:

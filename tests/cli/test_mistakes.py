@@ -36,7 +36,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_caret_is_below_each_mistake(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, path, "prefetch=few")
-    assert lines[0] == "gpupipe: 4 mistakes in the configuration"
+    assert lines[0] == "error: 4 mistakes in the configuration"
     (number,) = (n for n, line in enumerate(lines) if line.startswith(f"{path}:4:15: "))
     assert lines[number + 1 : number + 3] == ["      batch_size: many", " " * 18 + "^"]
     assert lines[-1].startswith("'prefetch=few': "), "an override is its own quotation"

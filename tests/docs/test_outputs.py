@@ -98,7 +98,7 @@ def test_errors_of_pipelines(folder: Path, first: str, pipeline: str) -> None:
 
 def test_errors_of_a_config(folder: Path) -> None:
     Path("wrong.yaml").write_text(WRONG)
-    assert printed("check", "wrong.yaml") == read_output("configuration.md", "gpupipe: 4 mistakes")
+    assert printed("check", "wrong.yaml") == read_output("configuration.md", "error: 4 mistakes")
 
 
 def test_what_init_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
