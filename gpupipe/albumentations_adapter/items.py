@@ -8,6 +8,7 @@ from typing import Any
 import pydantic
 
 from gpupipe.config import to_plain_types
+from gpupipe.config.step_list import write_step
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.torchvision_adapter.parameters import NoCounterpartError
 
@@ -24,13 +25,7 @@ def make_item(step: str, parameters: dict[str, Any], p: float | None) -> Any:
         checked = model.model_validate(given)
     except pydantic.ValidationError as e:
         raise NoCounterpartError(str(e)) from e
-    fields = model.model_fields
-    written = {
-        name: value
-        for name, value in given.items()
-        if isinstance(value, dict) or getattr(checked, name) != fields[name].default
-    }
-    return {step: written} if written else step
+    return write_step(step, checked, given)
 
 
 def as_one(items: Sequence[Any]) -> Any:

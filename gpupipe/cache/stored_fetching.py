@@ -10,7 +10,6 @@ from gpupipe.cache.listing import UNKNOWN, Listing, StoredFile
 from gpupipe.cache.store import ChangedError, Store, StoreError, UnfetchableError
 
 _PART = 8 << 20
-_CHUNK = 1 << 22
 
 
 class ShardFetcher:
@@ -106,8 +105,5 @@ class ShardFetcher:
 
 
 def _compute_md5(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb", buffering=0) as f:
-        while chunk := f.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from gpupipe.config import to_plain_types
 from gpupipe.runtime.user_functions import FunctionMissingError, find_function, name_function
@@ -63,3 +65,22 @@ def _name_functions(value: Any, nameless: list[str]) -> Any:
     if not is_found and not isinstance(value, type):
         nameless.append(name)
     return name
+
+
+def write_step(name: str, checked: BaseModel, parameters: Mapping[str, Any]) -> Any:
+    """Return a step in YAML form, without the parameters that have their defaults.
+
+    A fill by kinds is equal to its part for images, so that it is always written.
+
+    Args:
+        name: The name of the step.
+        checked: The step.
+        parameters: The parameters from which it was built.
+    """
+    fields = type(checked).model_fields
+    written = {
+        key: value
+        for key, value in parameters.items()
+        if isinstance(value, dict) or getattr(checked, key) != fields[key].default
+    }
+    return {name: written} if written else name

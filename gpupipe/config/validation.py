@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import pydantic
 from pydantic import BeforeValidator
@@ -21,9 +21,7 @@ from gpupipe.pipeline.schedules import refuse_schedules
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema.document import UNRESOLVED, Document, Node
 from gpupipe.schema.field_types import is_number, should_be
-from gpupipe.schema.validation_errors import to_problems
-
-_Model = TypeVar("_Model", bound=pydantic.BaseModel)
+from gpupipe.schema.validation_errors import build_model
 
 
 def _check_name_or_steps(value: Any) -> Any:
@@ -123,9 +121,9 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
     if isinstance(data.value, dict) and (source_model := _find_source(data)):
         settings = {key: value for key, value in data.value.items() if key != "source"}
         context = {"folder": config_dir}
-        source = _build_model(data, source_model, settings, "data", context)
+        source = build_model(data, source_model, settings, "data", context)
     refuse_schedules(document, ("loader",), problems)
-    shape = _build_model(root, TopLevel, document.data, context={"folder": config_dir})
+    shape = build_model(root, TopLevel, document.data, context={"folder": config_dir})
     pipeline = fields = None
     if isinstance(steps.value, (str, list)) or has_views(steps.value):
         annotations = source.annotation_specs() if source else {}
@@ -158,21 +156,6 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         raise ConfigError(problems)
     name, source_name = Path(document.name).stem, str(shape.data["source"])
     return Config(name, source_name, source, pipeline, shape.loader, batch, document)
-
-
-def _build_model(
-    node: Node,
-    model: type[_Model],
-    values: Mapping[str, Any],
-    prefix: str = "",
-    context: Mapping[str, Any] | None = None,
-) -> _Model | None:
-    """Build a model from the values at a node; report mistakes, and return None if any exist."""
-    try:
-        return model.model_validate(values, context=context)
-    except pydantic.ValidationError as e:
-        node.problems.extend(to_problems(e, model, node.document, node.loc, prefix))
-        return None
 
 
 def _find_source(data: Node) -> type[Source] | None:

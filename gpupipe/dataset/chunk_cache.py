@@ -1,21 +1,21 @@
-"""The decoded chunks that a process keeps, for the samples that share a chunk."""
+"""What a process keeps of the chunks that it decoded, for the samples that share a chunk."""
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
 
 Key = tuple[str, int, tuple[int, int] | None]
 """The file of a chunk, the chunk's first byte in it, and the size and mtime of the file."""
-Chunk = NDArray[Any]
+Chunk = TypeVar("Chunk")
 
 
-class _Entry:
+class _Entry(Generic[Chunk]):
     """A chunk; `content` is None until a thread has decoded it."""
 
     def __init__(self) -> None:
@@ -23,19 +23,26 @@ class _Entry:
         self.content: Chunk | None = None
 
 
-class ChunkCache:
-    """An LRU cache of decoded chunks. Several threads may use it at once."""
+class ChunkCache(Generic[Chunk]):
+    """An LRU cache of decoded chunks. Several threads may use it at once.
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
-        self.num_bytes = 0
+    Args:
+        weigh: Returns how much room a chunk takes.
+
+    Attributes:
+        weight: How much room the chunks in the cache take.
+    """
+
+    def __init__(self, weigh: Callable[[Chunk], int]) -> None:
+        self._weigh, self._lock = weigh, Lock()
+        self._entries: OrderedDict[Hashable, _Entry[Chunk]] = OrderedDict()
+        self.weight = 0
 
     def get(
         self,
-        keys: Sequence[Key],
+        keys: Sequence[Hashable],
         decode: Callable[[Sequence[int]], Sequence[Chunk]],
-        max_bytes: int,
+        room: int,
     ) -> list[Chunk]:
         """Return chunks, and decode those that are not in the cache.
 
@@ -45,23 +52,23 @@ class ChunkCache:
         Args:
             keys: The chunks, each once.
             decode: Decodes the chunks at some positions in `keys`.
-            max_bytes: The cache keeps the chunks that were used last, up to so many bytes.
+            room: The cache keeps the chunks that were used last, as many as fit.
         """
         entries = self._find(keys)
         missing = [n for n, entry in enumerate(entries) if entry.content is None]
         mine = [n for n in missing if entries[n].lock.acquire(blocking=False)]
         try:
-            self._decode(keys, entries, mine, decode, max_bytes)
+            self._decode(keys, entries, mine, decode, room)
         finally:
             for n in mine:
                 entries[n].lock.release()
         for n in missing:
             if entries[n].content is None:
                 with entries[n].lock:  # another thread is decoding it, or has failed to
-                    self._decode(keys, entries, [n], decode, max_bytes)
+                    self._decode(keys, entries, [n], decode, room)
         return [entry.content for entry in entries if entry.content is not None]
 
-    def _find(self, keys: Sequence[Key]) -> list[_Entry]:
+    def _find(self, keys: Sequence[Hashable]) -> list[_Entry[Chunk]]:
         entries = []
         with self._lock:
             for key in keys:
@@ -75,52 +82,42 @@ class ChunkCache:
 
     def _decode(
         self,
-        keys: Sequence[Key],
-        entries: Sequence[_Entry],
+        keys: Sequence[Hashable],
+        entries: Sequence[_Entry[Chunk]],
         positions: Sequence[int],
         decode: Callable[[Sequence[int]], Sequence[Chunk]],
-        max_bytes: int,
+        room: int,
     ) -> None:
         """Decode the chunks at `positions`, whose locks the caller holds, unless they are."""
         absent = [n for n in positions if entries[n].content is None]
         if not absent:
             return
         try:
-            chunks = decode(absent)
+            chunks = list(decode(absent))
         except BaseException:
             with self._lock:
                 for n in absent:
                     if self._entries.get(keys[n]) is entries[n]:
                         del self._entries[keys[n]]
             raise
-        for n, chunk in zip(absent, chunks, strict=True):
-            entries[n].content = chunk
-        self._account(keys, entries, absent, max_bytes)
-
-    def _account(
-        self,
-        keys: Sequence[Key],
-        entries: Sequence[_Entry],
-        positions: Sequence[int],
-        max_bytes: int,
-    ) -> None:
-        with self._lock:
-            for n in positions:
+        with self._lock:  # what has content in the cache is also counted
+            for n, chunk in zip(absent, chunks, strict=True):
+                entries[n].content = chunk
                 if self._entries.get(keys[n]) is entries[n]:
-                    self.num_bytes += _count_bytes(entries[n])
-            while self.num_bytes > max_bytes and self._entries:
+                    self.weight += self._weigh(chunk)
+            while self.weight > room and self._entries:
                 _, oldest = self._entries.popitem(last=False)
-                self.num_bytes -= _count_bytes(oldest)
+                self.weight -= 0 if oldest.content is None else self._weigh(oldest.content)
 
     def clear(self) -> None:
         """Forget all chunks. A forked child calls it: a thread that it lacks may hold a lock."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._weigh)  # type: ignore[misc]
 
 
-def _count_bytes(entry: _Entry) -> int:
-    return 0 if entry.content is None else entry.content.nbytes
+def _count_bytes(array: NDArray[Any]) -> int:
+    return array.nbytes
 
 
-chunks = ChunkCache()
+chunks = ChunkCache(_count_bytes)
 """The chunks of all columns of this process."""
 os.register_at_fork(after_in_child=chunks.clear)

@@ -37,7 +37,7 @@ from gpupipe.pipeline.schedules import build_with_schedules
 from gpupipe.schema import yaml_files
 from gpupipe.schema.document import Document, Loc, Node
 from gpupipe.schema.field_types import WHOLE
-from gpupipe.schema.validation_errors import to_problems
+from gpupipe.schema.validation_errors import build_model
 
 
 def find_pipeline(name: str, beside: Path | None) -> Document:
@@ -228,12 +228,8 @@ def read_views(node: Node, fields: Mapping[str, Spec]) -> dict[str, ViewField]:
         node: The pipeline's mapping, with `steps` and `views`.
         fields: The fields of a sample. A view's field must not have the name of one of these.
     """
-    try:
-        checked = PipelineConfig.model_validate(node.value)
-    except pydantic.ValidationError as e:
-        node.problems.extend(
-            to_problems(e, PipelineConfig, node.document, node.loc, prefix="pipeline")
-        )
+    checked = build_model(node, PipelineConfig, node.value, "pipeline")
+    if checked is None:
         return {}
     views: dict[str, ViewField] = {}
     taken = {*fields, *RESERVED_NAMES}

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-import pydantic
-
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem, did_you_mean, shown
 from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, Container, NestedStep
@@ -15,7 +13,7 @@ from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime.failures import step_errors
 from gpupipe.runtime.registry import Registry
 from gpupipe.schema.document import UNRESOLVED, Node
-from gpupipe.schema.validation_errors import to_problems
+from gpupipe.schema.validation_errors import build_model
 
 _Step = TypeVar("_Step", bound=BaseStep)
 
@@ -119,14 +117,10 @@ def parse_item(
         parameters = _parse_transforms(kind, inner, parameters)
     if len(node.problems) > before:
         return wrong
-    try:
-        with step_errors(name, model, where, "validation", pydantic.ValidationError):
-            context = {"where": where, "folder": node.document.folder, "on": on}
-            step = model.model_validate({} if parameters is None else parameters, context=context)
-    except pydantic.ValidationError as e:
-        node.problems.extend(to_problems(e, model, node.document, inner.loc, prefix=name))
-        return wrong
-    return replace(wrong, step=step)
+    with step_errors(name, model, where, "validation"):
+        context = {"where": where, "folder": node.document.folder, "on": on}
+        values = {} if parameters is None else parameters
+        return replace(wrong, step=build_model(inner, model, values, name, context))
 
 
 def _parse_transforms(

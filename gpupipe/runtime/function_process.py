@@ -126,7 +126,7 @@ class FunctionProcess:
             )
         try:
             answer: dict[str, Any] = json.loads(self._answers.recv_bytes())
-        except (EOFError, OSError):
+        except (EOFError, OSError):  # OSError: in the middle of an answer
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_SECONDS_TO_DIE)
             self._process.kill()  # if the function closed the pipe

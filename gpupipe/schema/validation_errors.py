@@ -6,15 +6,17 @@ Each problem has the location of the fault, the value, the rule, and what to wri
 import inspect
 import json
 import re
-from typing import Any, get_args, get_origin
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args, get_origin
 
 import pydantic
 from pydantic_core import ErrorDetails
 
 from gpupipe.errors import Problem, did_you_mean, nearest, shown
-from gpupipe.schema.document import UNRESOLVED, Document, Loc, join_keys
+from gpupipe.schema.document import UNRESOLVED, Document, Loc, Node, join_keys
 
 _Model = type[pydantic.BaseModel]
+_Built = TypeVar("_Built", bound=pydantic.BaseModel)
 
 _RULES = {
     "form": "{rule}",
@@ -45,6 +47,29 @@ _MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 _OF_TEXT = ("form", "literal_error", "path_type", "string_type")
 """Types of pydantic's errors for fields that may take a text."""
 _HINT = "; YAML reads yes, no, on and off as true and false: put a word in quotes"
+
+
+def build_model(
+    node: Node,
+    model: type[_Built],
+    values: Any,
+    prefix: str = "",
+    context: Mapping[str, Any] | None = None,
+) -> _Built | None:
+    """Build a model from the values at a node; report mistakes, and return None if any exist.
+
+    Args:
+        node: Where the values are in a document.
+        model: The model.
+        values: The values.
+        prefix: The name of the values in messages.
+        context: What validators get as their context.
+    """
+    try:
+        return model.model_validate(values, context=context)
+    except pydantic.ValidationError as e:
+        node.problems.extend(to_problems(e, model, node.document, node.loc, prefix))
+        return None
 
 
 def to_problems(

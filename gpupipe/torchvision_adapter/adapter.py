@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pydantic
 
 from gpupipe.config import to_plain_types
-from gpupipe.config.step_list import StepList
+from gpupipe.config.step_list import StepList, write_step
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.pipeline.build import build_pipeline
@@ -229,13 +229,7 @@ def _make_item(
     except pydantic.ValidationError as e:
         problems += to_problems(e, model, Document(where, parameters), prefix=step)
         return UNRESOLVED
-    # A fill by kinds is equal to its part for images, so that it is always written.
-    written = {
-        name: value
-        for name, value in parameters.items()
-        if isinstance(value, dict) or getattr(checked, name) != model.model_fields[name].default
-    }
-    return {step: written} if written else step
+    return write_step(step, checked, parameters)
 
 
 def _own_name(transform: Any) -> str:

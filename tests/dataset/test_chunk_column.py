@@ -71,9 +71,9 @@ def test_a_file_that_is_replaced_is_read_again(path: Path) -> None:
 def test_a_chunk_of_one_row_is_not_kept(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.h5", chunks=(1, *SHAPE), compression="gzip")
     index = index_stores([path], {"image": "images"})
-    before = chunk_cache.chunks.num_bytes
+    before = chunk_cache.chunks.weight
     assert np.array_equal(read_all(index), IMAGES)
-    assert chunk_cache.chunks.num_bytes == before
+    assert chunk_cache.chunks.weight == before
 
 
 def test_chunks_are_numbered_over_files(path: Path, tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ memory-mapped from there.
 """
 
 import os
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.chunk_cache import ChunkCache
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index_cache import get_parts_path, write_parts
@@ -25,50 +24,10 @@ from gpupipe.formats import DamagedError, arrow_columns, check_size
 from gpupipe.runtime.files import open_regular, write_atomically
 from gpupipe.runtime.progress import Progress
 
-Key = tuple[str, int, str, int]
-"""Path and mtime (ns) of a Parquet file, name of a column, number of a row group."""
-
-
-class _Group:
-    """Holds the images of a row group; `images` is None until a thread has read them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.images: list[Any] | None = None
-
-
-class _Groups:
-    """The LRU cache of row groups that all columns of this process share."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._groups: OrderedDict[Key, _Group] = OrderedDict()
-
-    def get(self, key: Key, max_groups: int, max_bytes: int) -> list[Any]:
-        """Return a row group's images as pyarrow buffers; read them if they are not in the cache.
-
-        Only the `max_groups` row groups that were used last stay in the cache.
-        """
-        with self._lock:
-            group = self._groups.setdefault(key, _Group())
-            self._groups.move_to_end(key)
-            while len(self._groups) > max_groups:
-                self._groups.popitem(last=False)
-        with group.lock:  # other threads wait for this group alone
-            if group.images is None:
-                path, _, column, number = key
-                group.images = read_group(path, column, number, max_bytes)
-            return group.images
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def clear(self) -> None:
-        """Forget all row groups."""
-        self.__init__()  # type: ignore[misc]  # a thread that does not exist may hold the lock
-
-
-groups = _Groups()
+groups: ChunkCache[list[Any]] = ChunkCache(lambda images: 1)
+"""The images of the row groups that were used last, as pyarrow buffers, for all columns of this
+process. The key is the path and mtime (ns) of a Parquet file, a column, and a row group's number.
+"""
 
 
 # Forked children have none of the threads that may hold a lock.
@@ -138,8 +97,12 @@ class RowGroupColumn(Column):
 
     def _read_row(self, row: int) -> NDArray[np.uint8]:
         path = os.path.join(self.root, self.files[int(self.file[row])])
-        key = (path, os.stat(path).st_mtime_ns, self.column, int(self.group[row]))
-        images = groups.get(key, self.max_groups, self.max_bytes)
+        number = int(self.group[row])
+        (images,) = groups.get(
+            [(path, os.stat(path).st_mtime_ns, self.column, number)],
+            lambda _: [read_group(path, self.column, number, self.max_bytes)],
+            self.max_groups,
+        )
         if self.row[row] >= len(images):
             raise ValueError(f"{path} changed since it was indexed")
         image = np.frombuffer(images[self.row[row]], np.uint8)
