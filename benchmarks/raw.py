@@ -105,7 +105,7 @@ def made(arguments: argparse.Namespace) -> Path:
     return root
 
 
-class _Busy:
+class Busy:
     """A thread that does nothing but count."""
 
     def __init__(self) -> None:
@@ -121,14 +121,14 @@ class _Busy:
             self.count += 1
 
 
-class _Watched:
+class Watched:
     """Batches, and of each pass over them: the CPU time of the thread that takes them, the wall
     time, and what a busy thread counted.
 
     pace: bytes a second at which they are taken, by waiting; None: as they come.
     """
 
-    def __init__(self, batches: Iterable[Any], busy: _Busy | None, pace: float | None) -> None:
+    def __init__(self, batches: Iterable[Any], busy: Busy | None, pace: float | None) -> None:
         self._batches, self._busy, self._pace = batches, busy, pace
         self.passes: list[tuple[float, float, int]] = []
 
@@ -156,12 +156,12 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     import torch  # noqa: F401  # before the clock starts
 
     warnings.simplefilter("ignore")
-    busy = _Busy() if "busy thread" in name else None
-    watched: list[_Watched] = []
+    busy = Busy() if "busy thread" in name else None
+    watched: list[Watched] = []
 
-    def build() -> _Watched:
+    def build() -> Watched:
         watched.append(
-            _Watched(CONTESTANTS[name](made(arguments)), busy, _PACE if name == PACED else None)
+            Watched(CONTESTANTS[name](made(arguments)), busy, _PACE if name == PACED else None)
         )
         return watched[-1]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ _MAX_MEMORY = 8 << 30
 
 def serve() -> None:
     """Answer requests until the standard input ends."""
+    warnings.simplefilter("ignore")  # zarr's and h5py's tell their own callers what to do
     resource.setrlimit(resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
