@@ -46,6 +46,8 @@ FORMATS = (
     ShardFormat("mds", ".mds"),
     ShardFormat("numpy", ".npy"),
     ShardFormat("numpy", ".npz"),
+    ShardFormat("hdf5", ".h5"),
+    ShardFormat("hdf5", ".hdf5"),
 )
 """All formats. The first of a source is the one for files whose endings do not say it."""
 

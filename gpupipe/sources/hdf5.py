@@ -44,6 +44,7 @@ class Hdf5(ArrayStoreSource):
 
     name: ClassVar[str] = "hdf5"
     modules: ClassVar[tuple[str, ...]] = ("h5py", "numcodecs")
+    shard_option: ClassVar[str] = "files"
 
     files: str | tuple[str, ...] = Field(min_length=1)
 

@@ -24,6 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "tfrecord": {"values": {"v": "v"}},
     "npz": {"options": {"rows": True, "arrays": {"array": "x", "labels": "y"}, "labels": "same"}},
     "npy": {"options": {"rows": True, "field": "array"}},
+    "h5": {"fields": {"image": "image"}, "label": "label", "values": {"v": "v"}},
 }
 ARRAYS = [{"to_dtype": {"dtype": "float32"}}]
 

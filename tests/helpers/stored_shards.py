@@ -103,11 +103,23 @@ def write_npy(path: Path, images: list[bytes], first: int) -> None:
     np.save(path, np.broadcast_to(rows, (len(images), 2, 3)))
 
 
+def write_hdf5(path: Path, images: list[bytes], first: int) -> None:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        rows = file.create_dataset("image", (len(images),), h5py.vlen_dtype(np.uint8))
+        for n, image in enumerate(images):
+            rows[n] = np.frombuffer(image, np.uint8)
+        file["label"] = np.arange(first, first + len(images))
+        file["v"] = np.arange(first, first + len(images)) / 2
+
+
 WRITERS = {
     "parquet": write_parquet,
     "tfrecord": write_tfrecord,
     "mds": write_mds,
     "npz": write_npz,
     "npy": write_npy,
+    "h5": write_hdf5,
 }
 """What writes a shard of each format, by its ending."""

@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from gpupipe.dataset.array_specs import Layout, build_array_spec
 from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import Column
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import FileSource, Progress, ignore_progress
 from gpupipe.dataset.spec import Spec
@@ -128,7 +129,22 @@ class ArrayStoreSource(FileSource):
         return self._index_of_process
 
     def build(self, files: list[Path], progress: Progress) -> Index:
-        stores = self.list_stores()
+        return self._build(self.list_stores(), progress)
+
+    def index_file(self, path: Path) -> Index:
+        if self.is_ordered_by_chunks:
+            raise DataError(f"{path}: order: chunks is for compressed chunks: leave it out")
+        index = self._index_of_process = self._build([path], ignore_progress)
+        for name, column in index.columns.items():
+            if not isinstance(column, SpanColumn):
+                raise DataError(
+                    f"{path}: '{self.fields[name]}' is compressed, or not stored as it is in "
+                    "memory, and a cache of shards reads samples where they are: write it without "
+                    "compression"
+                )
+        return index
+
+    def _build(self, stores: list[Path], progress: Progress) -> Index:
         require_extra(self.name, self.modules, f"reading {stores[0]}", DataError)
         request = StoreRequest(self.fields, self.label, self.values, self.groups)
         with StoreReader(self.name) as reader:

@@ -1,4 +1,4 @@
-"""How large the buffer of `order: chunks` may be; the rest is in test_hdf5.py and test_zarr.py."""
+"""The buffer of `order: chunks`, and shards of a cache; more is in test_hdf5.py and test_zarr.py."""
 
 from __future__ import annotations
 
@@ -33,3 +33,18 @@ def test_the_buffer_fits_into_the_cache(tmp_path: Path) -> None:
         tmp_path / "b.h5", IMAGES.repeat(40, 1), chunks=(5, 480, 10, 3), compression=1
     )
     assert make_order(wide, chunk_cache=1_000_000) == 1_000_000 // (40 * CHUNK_BYTES) - 8
+
+
+def test_a_shard_of_a_cache_is_read_where_it_is(tmp_path: Path) -> None:
+    plain, coded = (
+        write_hdf5(tmp_path / "a.h5", chunks=(5, *SHAPE)),
+        write_hdf5(tmp_path / "b.h5", chunks=(5, *SHAPE), compression=1),
+    )
+    source = Hdf5(files="shards", fields={"x": "images"}, label="labels")
+    assert len(source.index_file(plain)) == len(IMAGES)
+    assert source.specs()["x"].shape == SHAPE
+    with pytest.raises(DataError, match=r"b\.h5: 'images' is compressed.*without compression"):
+        source.index_file(coded)
+    ordered = Hdf5(files="shards", fields={"x": "images"}, order="chunks")
+    with pytest.raises(DataError, match=r"a\.h5: order: chunks is for compressed chunks"):
+        ordered.index_file(plain)
