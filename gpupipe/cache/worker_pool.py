@@ -121,7 +121,7 @@ def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
     task = Task(
         do=do, dataset=dataset, cache=cache.model_copy(update={"dir": cache.dir.absolute()})
     )
-    return task.model_dump_json(exclude_defaults=True).encode() + b"\n"
+    return task.model_dump_json(exclude_unset=True).encode() + b"\n"
 
 
 def _start_process(line: bytes) -> ChildProcess:

@@ -9,6 +9,7 @@ of JSON; the contents of a store go into a file (see `table_file`). Read `store_
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import warnings
@@ -37,7 +38,10 @@ def serve() -> None:
         except (ValueError, OSError, MemoryError, RecursionError) as e:
             reason = str(e) or type(e).__name__
             answer = {"error": reason, "is_damaged": isinstance(e, DamagedError | MemoryError)}
-        print(json.dumps(answer), flush=True)
+        try:
+            print(json.dumps(answer), flush=True)
+        except BrokenPipeError:  # the parent has ended
+            os._exit(1)
 
 
 def _limit_cpu(seconds: int) -> None:

@@ -1,4 +1,4 @@
-"""The buffer of `order: chunks`, and shards of a cache; more is in test_hdf5.py and test_zarr.py."""
+"""The buffer of `order: chunks`, and shards of a cache; test_hdf5.py has more."""
 
 from __future__ import annotations
 
