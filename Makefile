@@ -86,8 +86,9 @@ FUZZ_SECONDS ?= 60
 
 sanitize: $(VENV)/.installed-test
 	$(BIN)/python -c 'import setuptools' || $(BIN)/python -m pip install --quiet 'setuptools >= 77'
-	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" GPUPIPE_KERNELS=on \
+	CFLAGS="$(SANITIZERS)" CXXFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" GPUPIPE_KERNELS=on \
 	    $(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
+	nm -D $(SANITIZED)/lib/gpupipe/_kernels.abi3.so | grep -q __asan_init
 	$(SANITIZED_ENV) $(BIN)/pytest -n 0 $(KERNEL_TESTS) tests/dataset/test_reading.py \
 	    $(addprefix tests/runtime/test_installation.py::test_, any_contiguous_buffer_is_taken every_size_and_alignment_has_the_crc_of_zlib)
 	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_regions.py --seconds $(FUZZ_SECONDS)

@@ -201,12 +201,28 @@ class Tracer:
         programs = [part.program() for part in parts]
         if all(isinstance(op, ops.ColorOp) for part in parts for op in part.ops):
             self._color_branches = branches, programs
-        self.ops.append(SwitchOp(*self._origin, programs, chosen.astype(np.int64)))
+        self.ops.append(self._join_colors(programs, chosen.astype(np.int64)))
         size = self.size
         for n, part in enumerate(parts):
             if part.size is not self.size:
                 size = np.where((chosen == n)[:, None], part.size, size)
         self.size = size
+
+    def _join_colors(self, programs: Sequence[Program], index: NDArray[np.int64]) -> SwitchOp:
+        """Return a switch in which the branches of one change of a colour each are one branch.
+
+        One kernel runs them, where each branch beside others would have a kernel of its own.
+        """
+        are_colors = np.array([[type(op) for op in p.ops] == [ops.ColorOp] for p in programs])
+        others = [p for p, is_color in zip(programs, are_colors, strict=True) if not is_color]
+        if not any(program.ops for program in others) or len(programs) - len(others) < 2:
+            return SwitchOp(*self._origin, programs, index)
+        colors = [p for p, is_color in zip(programs, are_colors, strict=True) if is_color]
+        of_colors = np.maximum(np.cumsum(are_colors) - 1, 0)
+        inner = SwitchOp(*self._origin, colors, of_colors[index])
+        of_others = np.where(are_colors, len(others), np.cumsum(~are_colors) - 1)
+        joined = Program([inner], self._rules)
+        return SwitchOp(*self._origin, [*others, joined], of_others[index])
 
     def blend(self, branches: Sequence[Callable[[Tracer], None]], weights: ArrayLike) -> None:
         everywhere = np.ones(self._count, bool)

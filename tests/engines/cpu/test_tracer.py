@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.lowering import find_rules
+from gpupipe.engines.cpu.ops import as_tensor
 from gpupipe.engines.cpu.program import Rules, SwitchOp
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import NoLoweringError, Spec
@@ -119,3 +121,30 @@ def test_a_list_of_branches_that_change_sizes_is_traced_each_time(tracer: Tracer
     for _ in range(2):
         tracer.switch(np.array([0, 1, 0]), branches)
     assert tracer.size.tolist() == [[2, 5], [30, 40], [12, 15]]
+
+
+def test_changes_of_colours_beside_other_branches_are_one_branch() -> None:
+    spec, image = Spec.of_image(3), np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+    changes = [("invert",), ("posterize", np.arange(1, 6))]
+    branches: list[Any] = [
+        lambda part: None,
+        lambda part: part.color(*changes[0]),
+        lambda part: part.transpose(),
+        lambda part: part.color(*changes[1]),
+        lambda part: part.crop((1, 2), (2, 3)),
+    ]
+    index = [3, 0, 4, 2, 1]
+    tracer = Tracer([(4, 5)] * 5, find_rules(), spec)
+    tracer.switch(np.array(index), branches)
+    (switch,) = tracer.ops
+    assert isinstance(switch, SwitchOp)
+    assert switch.index.tolist() == [3, 0, 2, 1, 3]
+    (inner,) = switch.branches[3].ops
+    assert isinstance(inner, SwitchOp)
+    assert [inner.index[0], inner.index[4]] == [1, 0]
+    program = tracer.program()
+    for row, branch in enumerate(index):
+        alone = Tracer([(4, 5)] * 5, find_rules(), spec)
+        branches[branch](alone)
+        found, expected = program.run(image, row), alone.program().run(image, row)
+        assert torch.equal(as_tensor(found), as_tensor(expected)), branch
