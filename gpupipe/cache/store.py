@@ -24,6 +24,7 @@ from gpupipe.cache.listing import (
     hash_file_version,
     hash_version,
 )
+from gpupipe.cache.range_reader import NoRangesError, can_read, create_range_reader
 from gpupipe.cache.settings import DataSet
 from gpupipe.errors import DataError
 from gpupipe.runtime.installation import require_extra
@@ -113,6 +114,9 @@ class Store:
     ) -> None:
         self.url, self._retries, self._timeout, self._pause = dataset.url, retries, timeout, pause
         self._files, self._root = _file_system(dataset.url, dataset.storage_options)
+        self._reader = None
+        if dataset.shards is not None:
+            self._reader = create_range_reader(dataset.url, dataset.storage_options, timeout)
 
     def list_files(self) -> dict[str, dict[str, Any]]:
         """List the files below the url.
@@ -266,7 +270,7 @@ class Store:
         if file.tag and not has_version(now, file.tag):
             raise ChangedError(str(_NotAsListedError(describe_change(file.version, now))))
 
-    def read_range(self, name: str, begin: int, end: int) -> bytes:
+    def read_range(self, name: str, begin: int, end: int) -> bytes | memoryview:
         """Return bytes `begin` to `end` of a file; all of it from a server that knows no ranges.
 
         Raises:
@@ -274,16 +278,23 @@ class Store:
             UnfetchableError: The file is missing, or access is denied.
         """
 
-        def read() -> bytes:
-            data: bytes = self._call_with_timeout(
-                "cat_file", self._path(name), start=begin, end=end
-            )
+        def read() -> bytes | memoryview:
+            data = self._read_once(name, begin, end)
             if len(data) < end - begin:
                 raise OSError(f"{len(data):,} bytes came in place of {end - begin:,}")
             return data
 
-        result: bytes = self.retry(read)
+        result: bytes | memoryview = self.retry(read)
         return result
+
+    def _read_once(self, name: str, begin: int, end: int) -> bytes | memoryview:
+        if self._reader is not None and can_read(name):
+            try:
+                return self._reader.read(name, begin, end)
+            except NoRangesError:
+                self._reader = None
+        data: bytes = self._call_with_timeout("cat_file", self._path(name), start=begin, end=end)
+        return data
 
     def _find_s3_md5(self, path: str, info: dict[str, Any]) -> str | None:
         """Return the ETag of an object in S3 if it is the MD5 of the content, else None.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -178,6 +178,10 @@ def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
         def log_message(self, *args: Any) -> None:
             pass
 
+        def copyfile(self, source: Any, outputfile: Any) -> None:
+            with suppress(BrokenPipeError):  # obstore wants no more than the range it asked for
+                super().copyfile(source, outputfile)
+
         def send_header(self, name: str, value: str) -> None:
             value = faults.headers.get(name, value) if self.path.endswith(_FILES) else value
             if value:
@@ -214,7 +218,8 @@ def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
                 self.end_headers()
                 self.wfile.write(b"x" * size)
             elif faults.due(faults.cuts, self.path):
-                self.send_response(200)
+                self.send_response(206 if self.headers.get("Range") else 200)
+                self.send_header("Content-Range", "bytes 0-19999/20000")
                 self.send_header("Content-Length", "20000")
                 self.end_headers()
                 self.wfile.write(b"x" * 1000)
@@ -230,6 +235,8 @@ def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
             if faults.due(faults.wrong, self.path):
                 data = bytes(len(data))
             self.send_response(206)
+            last = min(end, len(data) - 1)
+            self.send_header("Content-Range", f"bytes {begin}-{last}/{len(data)}")
             self.send_header("Content-Length", str(len(data[begin : end + 1])))
             self.end_headers()
             self.wfile.write(data[begin : end + 1])

@@ -25,13 +25,23 @@ PART = 1 << 15
 class Client:
     """Fetches the first shard, in parts of 32 KiB."""
 
-    def __init__(self, tmp_path: Path, retries: int = 2, timeout: float = 5.0, **data: Any) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        has_obstore: bool,
+        retries: int = 2,
+        timeout: float = 5.0,
+        **data: Any,
+    ) -> None:
         dataset = DataSet(**{"shards": PATTERN} | data)
         self.pauses: list[float] = []
         store = Store(dataset, retries, timeout, self.pauses.append)
         self.listing = store_listing.list_samples(dataset, store)
         self.statistics, self.target = FetchStatistics(), tmp_path / "shard"
         limit = RateLimit(tmp_path / "rate", None)
+        if not has_obstore:
+            store._reader = None
+        assert (store._reader is not None) == has_obstore
         self._fetcher = ShardFetcher(self.listing, store, limit, 4, self.statistics, PART)
 
     def fetch(self) -> str:
@@ -41,13 +51,21 @@ class Client:
         return self.statistics.failed.reasons.get(ROW, "")
 
 
+@pytest.fixture(params=["fsspec", "obstore"])
+def has_obstore(request: pytest.FixtureRequest) -> bool:
+    """Whether obstore reads the parts."""
+    if request.param == "obstore":
+        pytest.importorskip("obstore")
+    return bool(request.param == "obstore")
+
+
 @pytest.fixture
-def listed(tmp_path: Path, web_tars: tuple[str, Any]) -> Any:
+def listed(tmp_path: Path, web_tars: tuple[str, Any], has_obstore: bool) -> Any:
     """Makes a client of the web server, and tells what the server is to do wrong."""
     url, faults = web_tars
 
     def make(**options: Any) -> tuple[Client, Any]:
-        client = Client(tmp_path, url=url, shards=NAME, **options)
+        client = Client(tmp_path, has_obstore, url=url, shards=NAME, **options)
         faults.asked.clear()
         return client, faults
 
@@ -55,14 +73,16 @@ def listed(tmp_path: Path, web_tars: tuple[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("has_ranges", [True, False])
-def test_a_shard_comes_in_parts_or_whole(listed: Any, tars: Path, has_ranges: bool) -> None:
+def test_a_shard_comes_in_parts_or_whole(
+    listed: Any, tars: Path, has_obstore: bool, has_ranges: bool
+) -> None:
     client, faults = listed()
     faults.has_ranges = has_ranges
     content = (tars / NAME).read_bytes()
     assert client.fetch() == ""
     assert client.target.read_bytes() == content
     assert client.statistics.bytes == len(content)
-    assert len(faults.asked) == (-(-len(content) // PART) if has_ranges else 1)
+    assert len(faults.asked) == (-(-len(content) // PART) if has_ranges else 1 + has_obstore)
 
 
 @pytest.mark.parametrize("fault", ["errors", "cuts", "stalls"])
@@ -113,7 +133,7 @@ def test_wrong_content_of_the_right_length_is_fetched_again(listed: Any, tars: P
 
 
 def test_a_shard_in_s3_is_compared_with_its_md5(
-    s3: dict[str, Any], tars: Path, tmp_path: Path
+    s3: dict[str, Any], tars: Path, tmp_path: Path, has_obstore: bool
 ) -> None:
     import s3fs
     from moto.s3.models import s3_backends
@@ -122,13 +142,13 @@ def test_a_shard_in_s3_is_compared_with_its_md5(
     if not files.exists("tars"):
         files.mkdir("tars")
     files.put(f"{tars}/", "tars/", recursive=True)
-    client = Client(tmp_path, url="s3://tars", storage_options=s3)
+    client = Client(tmp_path, has_obstore, url="s3://tars", storage_options=s3)
     assert [client.listing.names[n] for n in range(6)] == sorted(NAMES)
     assert client.fetch() == ""
     assert client.target.read_bytes() == (tars / NAME).read_bytes()
     (backend,) = (b for regions in s3_backends.values() for b in regions.values() if b.buckets)
     backend.buckets["tars"].keys[NAME]._etag = "0" * 32
-    client = Client(tmp_path, url="s3://tars", storage_options=s3)
+    client = Client(tmp_path, has_obstore, url="s3://tars", storage_options=s3)
     assert re.search(r"other content came: its MD5 is .* in place of 0{32}", client.fetch())
     files.pipe(f"tars/{NAME}", b"another")
     assert re.search(r"changed since it was listed \(ETag 0{32}, now .{32}\)", client.fetch())
