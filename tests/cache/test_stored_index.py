@@ -21,8 +21,10 @@ from gpupipe.cache.stored_fill import name_of
 from gpupipe.testing import check_loader
 from helpers.cache_contents import disk_size
 from helpers.cached_loading import ENGINES, Config, complete, ids, load
+from helpers.full_product import IS_FULL
 from helpers.stored_shards import NAMES, PATTERN, cached, write_tar
 
+WORKERS = [*ENGINES[:2], {"engine": "dataloader", "workers": 2}]
 COUNTS = dict(zip(NAMES, (7, 9, 9, 11, 12, 12), strict=True))
 IDS = sorted(
     (shard << 32) + n for shard, name in enumerate(sorted(NAMES)) for n in range(COUNTS[name])
@@ -45,7 +47,7 @@ def folder_of(settings: dict[str, Any]) -> CacheFolder:
     return folder
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=str)
+@pytest.mark.parametrize("options", ENGINES if IS_FULL else ENGINES[0:1], ids=str)
 def test_an_epoch_is_a_permutation_of_what_is_there_with_the_pixels_of_the_shards(
     settings: Any, faces: Path, options: dict[str, Any]
 ) -> None:
@@ -67,7 +69,7 @@ def test_an_epoch_is_a_permutation_of_what_is_there_with_the_pixels_of_the_shard
                 assert bytes(loader.index.read(id)) == files[label].read_bytes()
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=str)
+@pytest.mark.parametrize("options", ENGINES if IS_FULL else ENGINES[1:2], ids=str)
 def test_draws_do_not_depend_on_what_came_first(
     settings: Any, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -114,7 +116,7 @@ def test_the_first_epoch_waits_for_min_shards_and_full_for_all(
         assert sorted(ids(loader)) == IDS
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=str)
+@pytest.mark.parametrize("options", ENGINES if IS_FULL else ENGINES[2:3], ids=str)
 def test_ranks_deal_out_each_sample_once_and_a_resume_sees_the_rest(
     settings: Any, options: dict[str, Any]
 ) -> None:
@@ -139,7 +141,7 @@ def test_ranks_deal_out_each_sample_once_and_a_resume_sees_the_rest(
         assert sorted(before + ids(loader)) == IDS
 
 
-@pytest.mark.parametrize("options", [*ENGINES[:2], {"engine": "dataloader", "workers": 2}], ids=str)
+@pytest.mark.parametrize("options", WORKERS if IS_FULL else WORKERS[1:], ids=str)
 def test_a_damaged_shard_is_fetched_again_and_never_trained_on(
     settings: Any, faces: Path, options: dict[str, Any]
 ) -> None:
@@ -159,7 +161,7 @@ def test_a_damaged_shard_is_fetched_again_and_never_trained_on(
     cached(folder)
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=str)
+@pytest.mark.parametrize("options", ENGINES if IS_FULL else ENGINES[0:1], ids=str)
 def test_a_shard_that_is_broken_in_the_store_is_a_broken_sample(
     settings: Any, tars: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:

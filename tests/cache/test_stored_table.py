@@ -10,15 +10,22 @@ import pytest
 import gpupipe
 from gpupipe.cache import stored_table
 from gpupipe.cache.settings import DataSet
+from gpupipe.cache.stored_formats import create_source
 from helpers.stored_shards import write_tar
 
 DATA = DataSet(url="file:///x", shards="*.tar")
+
+
+def index_shard(path: Path) -> stored_table.ShardTable:
+    return stored_table.index_shard(DATA, create_source(DATA, path), path)
+
+
 SAMPLES = [{"jpg": bytes([n]) * (100 + n), "cls": b"%d" % n} for n in range(5)]
 
 
 def test_a_table_is_read_as_it_was_written_and_is_the_same_bytes_again(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", SAMPLES)
-    table = stored_table.index_shard(DATA, tmp_path / "a.tar")
+    table = index_shard(tmp_path / "a.tar")
     for name in ("one", "two"):
         stored_table.save_table(table, tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
@@ -35,7 +42,7 @@ def test_a_table_is_read_as_it_was_written_and_is_the_same_bytes_again(tmp_path:
 def test_a_damaged_table_is_named(tmp_path: Path, at: int) -> None:
     write_tar(tmp_path / "a.tar", SAMPLES)
     path = tmp_path / "table"
-    stored_table.save_table(stored_table.index_shard(DATA, tmp_path / "a.tar"), path)
+    stored_table.save_table(index_shard(tmp_path / "a.tar"), path)
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
