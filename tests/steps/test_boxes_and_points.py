@@ -22,7 +22,7 @@ from gpupipe.pipeline.entry import Entry
 from gpupipe.schema.document import Document
 from helpers.full_product import IS_FULL
 
-SAMPLES = 10_000 if IS_FULL else 200
+SAMPLES = 10_000 if IS_FULL else 60
 TOLERANCE = 1e-3
 """Pixels."""
 POINTS = 3
