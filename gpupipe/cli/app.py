@@ -6,7 +6,6 @@ Exit codes: 0 ok, 1 failure, 2 usage (a wrong option, or a mistake in a config),
 with Ctrl-C.
 """
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +28,6 @@ from gpupipe.cli import (
     trying,
 )
 from gpupipe.cli.arguments import (
-    AsJson,
     ConfigName,
     JsonFile,
     Overrides,
@@ -168,7 +166,7 @@ def check(
 
 @main.command()
 @options
-def doctor(as_json: AsJson = False) -> None:
+def doctor(json_path: JsonFile = None) -> None:
     """Look at this machine: versions, extras, GPU, decoder, cores, memory, limits; what is wrong,
     and what to do.
     """
@@ -177,10 +175,8 @@ def doctor(as_json: AsJson = False) -> None:
     from gpupipe.doctor.checks import run_checks
 
     results = run_checks()
-    if as_json:
-        click.echo(json.dumps([asdict(result) for result in results], indent=2))
-    else:
-        console().print(tables.check_results_table(results))
+    console().print(tables.check_results_table(results))
+    write_json(json_path, [asdict(result) for result in results])
     if any(f.status == "problem" for f in results):
         sys.exit(1)
 

@@ -7,9 +7,10 @@ that cannot be written therefore stops the command before it measures anything.
 import inspect
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -20,6 +21,7 @@ from gpupipe.errors import GpupipeError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PROBE_BYTES = 4096
+_STDOUT, _STDOUT_KEY = Path("-"), "gpupipe.stdout"
 
 
 class OutputFile(click.Path):
@@ -74,6 +76,20 @@ class OutputFolder(OutputFile):
         _write_in(next(p for p in (path, *path.absolute().parents) if p.exists()))
 
 
+class ResultsFile(OutputFile):
+    """The type of a file of results. The name - stands for standard output.
+
+    Standard output then has the results alone: what the command prints goes to standard error.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if os.fspath(value) != os.fspath(_STDOUT) or ctx is None:
+            return super().convert(value, param, ctx)
+        ctx.meta[_STDOUT_KEY] = sys.stdout
+        ctx.with_resource(redirect_stdout(sys.stderr))
+        return _STDOUT
+
+
 class ByteCount(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes none
     """The type of a size in bytes, such as 100GB."""
 
@@ -89,11 +105,20 @@ class ByteCount(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes n
         return size
 
 
-def write_json(path: Path | None, content: dict[str, Any]) -> None:
-    """Write results to `path`, unless it is None; raise GpupipeError if that fails."""
-    if path is not None:
-        with writing(path):
-            path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def write_json(path: Path | None, content: dict[str, Any] | list[Any]) -> None:
+    """Write results to `path`, a ResultsFile, unless it is None.
+
+    Raises:
+        GpupipeError: The file cannot be written.
+    """
+    if path is None:
+        return
+    text = json.dumps(content, indent=2)
+    if path == _STDOUT:
+        click.echo(text, file=click.get_current_context().meta[_STDOUT_KEY])
+        return
+    with writing(path):
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def write_all(*writes: Callable[[], None]) -> None:
@@ -135,9 +160,12 @@ Overrides = Annotated[
         "overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_override
     ),
 ]
-JsonFile = Annotated[Path | None, "--json", OutputFile(), "Write all results to this file."]
-AsJson = Annotated[bool, "--json", "Print it as JSON."]
-AllAsJson = Annotated[bool, "--json", "Print all of it as JSON."]
+JsonFile = Annotated[
+    Path | None,
+    "--json",
+    ResultsFile(),
+    "Write all results to this file as JSON; with -, print them: the rest goes to stderr.",
+]
 
 
 def options(command: _Command) -> _Command:

@@ -2,7 +2,6 @@
 data set; list and empty the caches of decoded images.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from gpupipe.cli.arguments import AllAsJson, ByteCount, ConfigName, Overrides, options
+from gpupipe.cli.arguments import (
+    ByteCount,
+    ConfigName,
+    JsonFile,
+    Overrides,
+    options,
+    write_json,
+)
 from gpupipe.cli.console import Screen, format_size, print_error
 from gpupipe.errors import ConfigError, DataError, counted
 
@@ -72,15 +78,13 @@ def fill(
 
 @cache.command()
 @options
-def status(config: ConfigName, overrides: Overrides, as_json: AllAsJson = False) -> None:
+def status(config: ConfigName, overrides: Overrides, json_path: JsonFile = None) -> None:
     """Show what the cache of CONFIG holds, and who fills it."""
     from gpupipe.cache import maintenance
 
     state = maintenance.read_status(_open_cache(_read_source(config, overrides)))
-    if as_json:
-        click.echo(json.dumps(asdict(state), indent=2))
-    else:
-        _print_lines(_describe_status(state))
+    _print_lines(_describe_status(state))
+    write_json(json_path, asdict(state))
 
 
 @cache.command()
@@ -147,19 +151,17 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
 
 @cache.command(name="list")
 @options
-def list_decoded(where: Where = None, as_json: AllAsJson = False) -> None:
+def list_decoded(where: Where = None, json_path: JsonFile = None) -> None:
     """Show the caches of decoded images on this machine (data.cache_decoded)."""
     from gpupipe.decoded_cache import location
 
     states = location.list_caches((where,) if where else location.PLACES)
-    if as_json:
-        click.echo(json.dumps([asdict(state) for state in states], indent=2))
-        return
     if not states:
         click.echo("there are no caches of decoded images")
     for state in states:
         click.echo(state.path)
         _print_lines(_describe_decoded(state))
+    write_json(json_path, [asdict(state) for state in states])
 
 
 @cache.command(name="empty")

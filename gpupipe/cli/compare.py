@@ -57,7 +57,9 @@ class _Options:
     cpu_workers: Annotated[
         str, "N[,N]...", "Workers of the DataLoader; several to see how it scales."
     ] = "4"
-    repeats: Annotated[int | None, _FROM_1, "Rounds.  [default: 5, with --quick 3]"] = None
+    repeats: Annotated[
+        int | None, _FROM_1, "How often each side is measured.  [default: 5, with --quick 3]"
+    ] = None
     batches: Annotated[
         int | None, _FROM_1, "Batches that are timed in a round.  [default: 100, with --quick 15]"
     ] = None

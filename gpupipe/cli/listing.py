@@ -6,13 +6,12 @@ parameters.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpupipe.cli.arguments import AsJson, options
+from gpupipe.cli.arguments import JsonFile, options, write_json
 from gpupipe.cli.catalog import (
     FOLDERS,
     KINDS,
@@ -55,22 +54,20 @@ def _parse_kind(ctx: click.Context, param: click.Parameter, value: str | None) -
 @click.command("list")
 @click.argument("kind", callback=_parse_kind, required=False, metavar="[KIND]")
 @options
-def list_(kind: str | None, as_json: AsJson = False) -> None:
+def list_(kind: str | None, json_path: JsonFile = None) -> None:
     """List what a config can name, with one line each: configs, pipelines, steps, sources and
     engines, those of installed plugins too. KIND is one of these words.
     """
     items = {k: list_items(k) for k in ([kind] if kind else KINDS)}
-    if as_json:
-        parts = ("name", "summary", "package")
-        listed = {
-            f"{k}s": [{part: getattr(item, part) for part in parts} for item in of_kind]
-            for k, of_kind in items.items()
-        }
-        click.echo(json.dumps(listed, indent=2))
-        return
     out = console()
     for k, of_kind in items.items():
         out.print(items_table(f"{k}s", of_kind))
+    parts = ("name", "summary", "package")
+    listed = {
+        f"{k}s": [{part: getattr(item, part) for part in parts} for item in of_kind]
+        for k, of_kind in items.items()
+    }
+    write_json(json_path, listed)
 
 
 def items_table(title: str, items: Iterable[Item]) -> Any:

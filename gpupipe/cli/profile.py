@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def profile(
     config: ConfigName,
     overrides: Overrides,
-    rounds: Annotated[int, click.IntRange(1), "How often each part of the work is timed."] = 3,
+    repeats: Annotated[int, click.IntRange(1), "How often each part of the work is timed."] = 3,
     seconds: Annotated[float, click.FloatRange(0.01), "How long it is timed."] = 1.0,
     step_ms: Annotated[
         float | None,
@@ -66,10 +66,10 @@ def profile(
     checked = leave_out_decoded_cache(checked)
     with Screen(False) as screen:
         result = profiling.measure(
-            checked, index, cores(), rounds, seconds, screen.counter("profile")
+            checked, index, cores(), repeats, seconds, screen.counter("profile")
         )
         trained = train and training.measure(
-            checked, index, *train, rounds, seconds, screen.counter("training")
+            checked, index, *train, repeats, seconds, screen.counter("training")
         )
     ceiling = None if trained else training.ceiling(checked, index, seconds)
     click.echo(describe_work(result.what))

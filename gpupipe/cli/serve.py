@@ -4,7 +4,6 @@ They serve batches to training processes, ask a server how it goes, and make its
 """
 
 import hashlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from gpupipe.cli.arguments import ConfigName, Overrides, options, options_of
+from gpupipe.cli.arguments import (
+    ConfigName,
+    JsonFile,
+    Overrides,
+    options,
+    options_of,
+    write_json,
+)
 from gpupipe.cli.console import Screen, print_data_warning
 from gpupipe.errors import counted, short
 from gpupipe.server.options import ServerOptions, parse_options
@@ -128,14 +134,14 @@ def status(
     address: str,
     key: Annotated[Path | None, "FILE", "Your secret key, for a server that has keys."] = None,
     server_key: Annotated[Path | None, "FILE", "The server's public key."] = None,
-    as_json: Annotated[bool, "--json", "Print everything, as JSON."] = False,
+    json_path: JsonFile = None,
     patience: Annotated[float, click.FloatRange(0.01), "Seconds to wait for the answer."] = 5.0,
 ) -> None:
     """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes. If ADDRESS is ray, show the trainers
     with engine ray that share this cache folder, and their workers.
     """
     if address == "ray":
-        _print_ray_status(as_json)
+        _print_ray_status(json_path)
         return
     from gpupipe.protocol.peers import import_zmq
 
@@ -143,17 +149,15 @@ def status(
     from gpupipe.server import metrics
 
     stats = metrics.fetch_stats(address, key, server_key, patience)
-    click.echo(json.dumps(stats, indent=2) if as_json else "\n".join(metrics.format_table(stats)))
+    click.echo("\n".join(metrics.format_table(stats)))
+    write_json(json_path, stats)
 
 
-def _print_ray_status(as_json: bool) -> None:
+def _print_ray_status(json_path: Path | None) -> None:
     from gpupipe.engines.ray.status import format_statuses, read_statuses
     from gpupipe.runtime.files import cache_dir
 
     statuses = read_statuses()
-    if as_json:
-        click.echo(json.dumps(statuses, indent=2))
-        return
     if not statuses:
         click.echo(
             f"no trainer with engine ray has its cache folder at {cache_dir()}: set GPUPIPE_CACHE "
@@ -161,6 +165,7 @@ def _print_ray_status(as_json: bool) -> None:
         )
     for line in format_statuses(statuses):
         click.echo(line)
+    write_json(json_path, statuses)
 
 
 @click.group()

@@ -100,7 +100,7 @@ def test_the_command_prints_the_table_what_limits_and_json(
         f"data={{source: folder, root: {faces}}}",
         "batch_size=16",
         "device=cpu",
-        "--rounds",
+        "--repeats",
         "1",
         "--seconds",
         "0.1",

@@ -61,6 +61,15 @@ def gpupipe(*words: object) -> subprocess.CompletedProcess[str]:
     return forked_python.run(["-m", "gpupipe", *words])
 
 
+def test_results_on_stdout_are_alone_there(config: Path) -> None:
+    done = CliRunner().invoke(main, ["check", str(config), "--json", "-"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout).keys() >= {"operators", "facts"}
+    assert "60 samples" in done.stderr, "what it prints is on stderr"
+    again = CliRunner().invoke(main, ["check", str(config)])
+    assert "60 samples" in again.stdout, "the next command prints as usual"
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_what_cannot_be_written_is_a_usage_mistake_before_anything_is_measured(
     words: list[str], unwritable: Path
@@ -111,7 +120,7 @@ def test_a_name_that_is_no_picture_is_a_usage_mistake(config: Path, tmp_path: Pa
 @pytest.mark.parametrize("words", [
     ["run", "--repeats", "1"],
     ["compare", "--repeats", "1", "--batches", "3", "--cpu-workers", "0"],
-    ["profile", "--rounds", "1", "--seconds", "0.05"],
+    ["profile", "--repeats", "1", "--seconds", "0.05"],
 ], ids=lambda words: words[0])  # fmt: skip
 def test_results_are_printed_though_writing_fails(
     config: Path, tmp_path: Path, words: list[str]

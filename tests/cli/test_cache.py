@@ -38,7 +38,7 @@ def gpupipe(*arguments: str) -> Result:
 
 
 def status(config: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gpupipe("status", config, "--json").stdout)
+    found: dict[str, Any] = json.loads(gpupipe("status", config, "--json", "-").stdout)
     return found
 
 
@@ -116,7 +116,7 @@ def test_verify_gives_up_what_cannot_be_fetched_again(config: str, tmp_path: Pat
 
 def status_of_nowhere(config: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(
-        gpupipe("status", config, "--json", "data.url=file:///nowhere").stdout
+        gpupipe("status", config, "--json", "-", "data.url=file:///nowhere").stdout
     )
     return found
 
@@ -199,7 +199,7 @@ def test_list(filled: None, faces: Path) -> None:
     assert str(faces) in text
     assert '{"image": ["decode", "resize"]} by engine cpu' in text
     assert text.count("images       60") == 2
-    (state,) = json.loads(gpupipe("list", "--where", "disk", "--json").stdout)
+    (state,) = json.loads(gpupipe("list", "--where", "disk", "--json", "-").stdout)
     assert (state["where"], state["images"], state["max_bytes"]) == ("disk", 60, 200_000_000)
     assert 0 < state["used_bytes"] < 200_000_000
     assert not state["in_use"]

@@ -77,12 +77,13 @@ def test_a_summary_that_does_not_fit_ends_in_an_ellipsis(kind: str, width: int) 
 
 
 def test_one_kind_as_json() -> None:
-    done = run_gpupipe("list", "steps", "--json")
+    done = run_gpupipe("list", "steps", "--json", "-")
     assert done.exit_code == 0
-    steps = json.loads(done.output)["steps"]
+    steps = json.loads(done.stdout)["steps"]
     assert {"name", "summary", "package"} == steps[0].keys()
     assert {step["name"] for step in steps} >= STEPS.builtin_names
-    assert json.loads(run_gpupipe("list", "--json").output).keys() == {f"{kind}s" for kind in KINDS}
+    every = json.loads(run_gpupipe("list", "--json", "-").stdout)
+    assert every.keys() == {f"{kind}s" for kind in KINDS}
     assert run_gpupipe("list", "step").output == run_gpupipe("list", "steps").output
 
 

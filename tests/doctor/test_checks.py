@@ -68,8 +68,8 @@ def test_every_subject_is_there_once_and_none_failed(findings, forked_executable
 
 
 def test_the_command_prints_json_and_extras(findings):
-    done = CliRunner().invoke(main, ["doctor", "--json"])
-    printed = {finding["subject"]: finding for finding in json.loads(done.output)}
+    done = CliRunner().invoke(main, ["doctor", "--json", "-"])
+    printed = {finding["subject"]: finding for finding in json.loads(done.stdout)}
     assert printed.keys() == findings.keys()
     assert printed["torch"] == asdict(findings["torch"])
     if find_distribution():

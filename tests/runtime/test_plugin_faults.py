@@ -62,7 +62,7 @@ def test_a_broken_entry_point_is_one_line(
     done = command(tmp_path, "check", "c.yaml")
     assert (done.returncode, done.stdout) == (2, "")
     head, line, *_ = done.stderr.splitlines()
-    assert head == "gpupipe: 1 mistake in the configuration"
+    assert head == "error: 1 mistake in the configuration"
     assert line.startswith("c.yaml:2:20: the step 'odd' of the package broken 1.0")
     assert said in line
 
@@ -268,7 +268,7 @@ def test_a_command_prints_the_traceback_and_one_line(
     done = command(tmp_path, "run", "c.yaml", "engine=dataloader", "workers=1")
     assert done.returncode == 1
     *above, line = done.stderr.splitlines()
-    assert line.startswith(f"gpupipe: c.yaml:2:20: step '{name}' ({name} 1.0, ")
+    assert line.startswith(f"error: c.yaml:2:20: step '{name}' ({name} 1.0, ")
     assert f"its torch() raised ValueError: mine, not the file; the sample is {faces}" in line
     assert "ValueError: mine, not the file" in above
     assert len([text for text in above if text.startswith("Traceback")]) == 1

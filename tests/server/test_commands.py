@@ -64,7 +64,7 @@ def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
             assert "little, share, up" in said.output
             line = r"epoch [12]: .*, 1 client \(\S+:\d+ holds \d\)"
             assert re.search(line, said.output), said.output
-            stats = json.loads(CliRunner().invoke(main, ["status", address, "--json"]).output)
+            stats = json.loads(CliRunner().invoke(main, ["status", address, "--json", "-"]).stdout)
             assert stats["clients"][0]["consumed"] >= len(loader)
             with urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:
                 text = answer.read().decode()
@@ -97,7 +97,7 @@ def test_what_measures_does_so_over_a_server(file: Path, tmp_path: Path) -> None
             [
                 "profile",
                 *over,
-                "--rounds",
+                "--repeats",
                 "1",
                 "--seconds",
                 "0.1",
@@ -111,7 +111,7 @@ def test_what_measures_does_so_over_a_server(file: Path, tmp_path: Path) -> None
         assert [s["name"] for s in found["stages"]] == ["receive"]
         assert found["limit"] == "server"
         done = CliRunner().invoke(
-            main, ["profile", *over, "--rounds", "1", "--seconds", "0.1", "--step-ms", "2"]
+            main, ["profile", *over, "--repeats", "1", "--seconds", "0.1", "--step-ms", "2"]
         )
         assert "Waiting for data:" in done.output
         done = CliRunner().invoke(main, ["tune", *over])
@@ -236,7 +236,7 @@ def test_a_state_that_cannot_be_kept_is_one_line(file: Path, unwritable: Path) -
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert (
-        f"gpupipe: {unwritable / 'server.state'}: the state of the server cannot be kept ("
+        f"error: {unwritable / 'server.state'}: the state of the server cannot be kept ("
         in done.stderr.splitlines()[-1]
     )
 

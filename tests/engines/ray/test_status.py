@@ -41,7 +41,7 @@ class Trainer:
 def printed(*words: str) -> str:
     result = CliRunner().invoke(main, ["status", "ray", *words], catch_exceptions=False)
     assert result.exit_code == 0
-    return result.output
+    return result.stdout
 
 
 def test_a_status_is_shown_while_the_trainer_lives(cache: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_status_of_a_process_that_was_killed_is_removed(cache: Path) -> None:
     (cache / "ray" / "elsewhere.json").write_text(json.dumps(elsewhere))
     assert re.search(r"silent for \d\d s", printed())
     assert [path.name for path in (cache / "ray").iterdir()] == ["elsewhere.json"]
-    assert json.loads(printed("--json"))[0]["tasks_out"] == 6
+    assert json.loads(printed("--json", "-"))[0]["tasks_out"] == 6
 
 
 def test_a_trainer_is_shown_with_the_object_store_and_without_grpcio_too(

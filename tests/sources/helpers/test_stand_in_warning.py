@@ -85,7 +85,7 @@ def test_commands_do_not_say_it_twice(tmp_path: Path) -> None:
 def test_commands_that_do_not_show_it_say_it(tmp_path: Path, words: tuple[str, ...]) -> None:
     command, *options = words
     done = run_gpupipe(tmp_path, "-m", "gpupipe", command, *WORDS, *options)
-    assert done.stderr.count("gpupipe: warning: stand-in data, not LFW") == 1
+    assert done.stderr.count("warning: stand-in data, not LFW") == 1
     assert "not LFW" not in done.stdout
 
 
