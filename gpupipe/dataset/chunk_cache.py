@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
 
-Key = tuple[str, int, tuple[int, int] | None]
-"""The file of a chunk, the chunk's first byte in it, and the size and mtime of the file."""
 Chunk = TypeVar("Chunk")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,68 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.annotation_building import BoxList
 from gpupipe.dataset.annotation_faults import MAX_COORDINATE, UNREADABLE, FaultCollector
+from gpupipe.dataset.class_names import Classes, list_class_files, read_class_names
 from gpupipe.dataset.index import Index, add_annotations
 from gpupipe.dataset.labels import MAX_CLASSES, Where
-from gpupipe.dataset.list_columns import LABELS, VISIBILITY, ListColumn, find_label, split_fields
-from gpupipe.dataset.shards import ShardFile
+from gpupipe.dataset.list_columns import (
+    LABELS,
+    VISIBILITY,
+    BadBoxes,
+    ListColumn,
+    find_label,
+    list_annotation_specs,
+    split_fields,
+)
+from gpupipe.dataset.shards import ShardedSource, ShardFile
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
 from gpupipe.formats.list_values import ListValues, join_lists
 
 _VISIBILITIES = (0, 1, 2)
 """0: the point is not labelled. 1: it is hidden. 2: it is visible."""
+
+
+class AnnotatedShards(ShardedSource):
+    """The base of shards whose samples may have boxes and points in lists, and named classes."""
+
+    fields: dict[str, Any]
+    label: str | None = None
+    classes: Classes = None
+    bad_boxes: BadBoxes = "error"
+
+    @property
+    def is_labelled(self) -> bool:
+        return find_label(self) is not None
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        return read_class_names(self.classes)
+
+    def annotation_specs(self) -> dict[str, Spec]:
+        return list_annotation_specs(self.fields)
+
+    def find_companions(self, files: list[Path]) -> list[Path]:
+        return list_class_files(self.classes)
+
+    def join(self, files: list[Path], parts: list[list[ShardFile]]) -> Index:
+        """Build the index of all samples, with the annotations that their lists hold.
+
+        Raises:
+            DataError: See `join_shards` and `annotate_index`.
+        """
+        index, columns = super().join(files, parts), split_fields(self.fields)[1]
+        filled = [shard for shards in parts for shard in shards if shard.names]
+        try:
+            lists = {
+                name: join_lists([shard.lists[name] for shard in filled], column.column)
+                for name, column in columns.items()
+            }
+        except ValueError as e:
+            raise DataError(f"{index.location(0)}: {e}") from e
+        drops_bad = self.bad_boxes == "drop"
+        return annotate_index(
+            index, columns, lists, index.location, self.is_labelled, drops_bad, self.class_names
+        )
 
 
 def annotate_index(
@@ -92,31 +146,6 @@ def annotate_index(
     for field, column in columns.items():
         annotations[field] = replace(annotations[field], is_normalized=column.normalized)
     return add_annotations(index, annotations, faults, classes)
-
-
-def annotate_shards(index: Index, source: Any, shards: Sequence[ShardFile]) -> Index:
-    """Return the index of shards with the annotations that their columns of lists hold.
-
-    Args:
-        index: The index of all samples.
-        source: The source, with `fields`, `label`, `bad_boxes` and `class_names`.
-        shards: What was read from the shards, in order.
-
-    Raises:
-        DataError: See `annotate_index`.
-    """
-    columns, filled = split_fields(source.fields)[1], [shard for shard in shards if shard.names]
-    try:
-        lists = {
-            name: join_lists([shard.lists[name] for shard in filled], column.column)
-            for name, column in columns.items()
-        }
-    except ValueError as e:
-        raise DataError(f"{index.location(0)}: {e}") from e
-    has_label, drops_bad = find_label(source) is not None, source.bad_boxes == "drop"
-    return annotate_index(
-        index, columns, lists, index.location, has_label, drops_bad, source.class_names
-    )
 
 
 def _find_wrong_rows(

@@ -8,20 +8,12 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 from pydantic import Field
 
-from gpupipe.dataset.class_names import Classes, list_class_files, read_class_names
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.index_cache import write_parts, write_parts_beside
 from gpupipe.dataset.labels import join_labels
-from gpupipe.dataset.list_annotations import annotate_shards
-from gpupipe.dataset.list_columns import (
-    BadBoxes,
-    Fields,
-    find_label,
-    list_annotation_specs,
-    split_fields,
-)
-from gpupipe.dataset.shards import ByteRanges, ShardedSource, ShardFile, name_shard
-from gpupipe.dataset.spec import Spec
+from gpupipe.dataset.list_annotations import AnnotatedShards
+from gpupipe.dataset.list_columns import Fields, find_label, split_fields
+from gpupipe.dataset.shards import ByteRanges, ShardFile, name_shard
 from gpupipe.errors import DataError
 from gpupipe.formats import arrow_columns, check_size
 from gpupipe.formats.arrow_values import LabelsAndValues
@@ -30,7 +22,7 @@ from gpupipe.runtime.installation import require_extra
 _ROWS_AT_ONCE = 64
 
 
-class Parquet(ShardedSource):
+class Parquet(AnnotatedShards):
     """The rows of .parquet files, with image files in their columns. Needs pyarrow.
 
     A column holds bytes, or structs with a part `bytes`, as the data sets of Hugging Face have
@@ -57,30 +49,17 @@ class Parquet(ShardedSource):
 
     name: ClassVar[str] = "parquet"
     inflates: ClassVar[bool] = True
-    not_indexed: ClassVar[frozenset[str]] = ShardedSource.not_indexed - {"max_bytes", "max_pixels"}
+    not_indexed: ClassVar[frozenset[str]] = AnnotatedShards.not_indexed - {
+        "max_bytes",
+        "max_pixels",
+    }
 
     fields: Fields = Field(default={"image": "image"}, min_length=1)
     label: str | None = "label"
     values: dict[str, str] = Field(default={})
-    classes: Classes = None
-    bad_boxes: BadBoxes = "error"
-
-    @property
-    def is_labelled(self) -> bool:
-        return find_label(self) is not None
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(split_fields(self.fields)[0]), list(self.values)
-
-    def find_companions(self, files: list[Path]) -> list[Path]:
-        return list_class_files(self.classes)
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        return read_class_names(self.classes)
-
-    def annotation_specs(self) -> dict[str, Spec]:
-        return list_annotation_specs(self.fields)
 
     def read(self, path: Path) -> list[ShardFile]:
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
@@ -142,7 +121,3 @@ class Parquet(ShardedSource):
             return ShardFile(names, fields)
         found = join_labels(others.labels), others.join_values()
         return ShardFile(names, fields, *found, unpacked, others.join_lists())
-
-    def join(self, files: list[Path], parts: list[list[ShardFile]]) -> Index:
-        index = super().join(files, parts)
-        return annotate_shards(index, self, [shard for shards in parts for shard in shards])

@@ -12,24 +12,14 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset.class_names import Classes, list_class_files, read_class_names
-from gpupipe.dataset.index import Index
 from gpupipe.dataset.labels import SampleTexts, read_label, stack_values
 from gpupipe.dataset.layout import explain_wrong_layout
-from gpupipe.dataset.list_annotations import annotate_shards
-from gpupipe.dataset.list_columns import (
-    BadBoxes,
-    ListColumn,
-    check_fields,
-    find_label,
-    list_annotation_specs,
-    split_fields,
-)
+from gpupipe.dataset.list_annotations import AnnotatedShards
+from gpupipe.dataset.list_columns import ListColumn, check_fields, find_label, split_fields
 from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import (
     ByteRanges,
     Dtype,
-    ShardedSource,
     ShardFile,
     array_spec,
     find_files,
@@ -81,7 +71,7 @@ Endings = str | tuple[str, ...]
 _Parts = dict[str, Member]
 
 
-class Webdataset(ShardedSource):
+class Webdataset(AnnotatedShards):
     """Samples in tar shards: the members a/0.jpg and a/0.cls are the sample a/0 and its label.
 
     Attributes:
@@ -116,8 +106,6 @@ class Webdataset(ShardedSource):
     )
     label: str | None = "cls"
     values: dict[str, str] = Field(default={})
-    classes: Classes = None
-    bad_boxes: BadBoxes = "error"
 
     @pydantic.field_validator("fields")
     @classmethod
@@ -141,10 +129,6 @@ class Webdataset(ShardedSource):
                 )
         return fields
 
-    @property
-    def is_labelled(self) -> bool:
-        return find_label(self) is not None
-
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(self._members), list(self.values)
 
@@ -157,20 +141,6 @@ class Webdataset(ShardedSource):
 
     def specs(self) -> dict[str, Spec]:
         return {name: self._make_spec(field) for name, field in self._members.items()}
-
-    def find_companions(self, files: list[Path]) -> list[Path]:
-        return list_class_files(self.classes)
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        return read_class_names(self.classes)
-
-    def annotation_specs(self) -> dict[str, Spec]:
-        return list_annotation_specs(self.fields)
-
-    def join(self, files: list[Path], parts: list[list[ShardFile]]) -> Index:
-        index = super().join(files, parts)
-        return annotate_shards(index, self, [shard for shards in parts for shard in shards])
 
     def _make_spec(self, field: Endings | ArrayMember) -> Spec:
         if isinstance(field, ArrayMember):

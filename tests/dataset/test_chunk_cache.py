@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.dataset.chunk_cache import ChunkCache, Key
+from gpupipe.dataset.chunk_cache import ChunkCache
+
+Key = tuple[str, int, tuple[int, int]]
 
 KEYS: list[Key] = [("file", n, (10, 20)) for n in range(6)]
 
