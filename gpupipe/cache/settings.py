@@ -8,6 +8,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, model_validator
 
 from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS
+from gpupipe.errors import describe_error
 from gpupipe.schema.field_types import NUMBER, WHOLE, Bytes, expand_home, should_be
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)
@@ -34,7 +35,8 @@ def _read_classes(value: Any) -> Any:
         try:
             value = Path(value).expanduser().read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError, RuntimeError) as e:
-            raise ValueError(f"{value}: no text file that can be read: {e}") from e
+            reason = describe_error(e)
+            raise ValueError(f"{value}: no text file that can be read: {reason}") from e
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise should_be("a list of names, or the path of a text file with one name a line")
     names = [name.strip() for name in value]
@@ -119,8 +121,8 @@ class DataSet(_Frozen):
         shard_format: With `shards`: the source that reads them, if their ending does not say it.
         fields: With `shards`: the fields of that source, by default its own.
         options: With `shards`: further options of that source, such as {rows: true} of numpy.
-        classes: With `shards`: the names of the classes, in the order of their numbers, or the path
-            of a text file with one name a line. Needed if labels are names.
+        classes: With `shards`: the names of the classes in the order of their numbers, or a text
+            file with a name a line. Needed if labels are names.
         manifest: A .csv or .parquet (a path or a URL) with one row per sample, or per shard. null:
             all files under `url` with one of `extensions`, in the order of their names.
         path: The manifest's column of paths under `url`.
