@@ -67,7 +67,8 @@ def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
 def _explain_absence(kind: Kind, name: str, path: Path) -> str:
     if name and _exists(path, Path.is_dir):
         rule = f"{shown(name)} is a folder, but a {kind[:-1]} is a YAML file"
-        return f"{rule}: to read its images, take one and write data.root={name} after it"
+        written = f"'gpupipe init {name}' writes one for its images, or " * (kind == "configs")
+        return f"{rule}: {written}take one and write data.root={name} after it"
     if name and path.suffix not in SUFFIXES and _exists(path, Path.is_file):
         endings = "its name must end in .yaml, .yml or .json"
         return f"{shown(name)} is no {kind[:-1]}: {endings}"

@@ -152,7 +152,7 @@ def test_shipped_names_and_the_stand_in_are_enough(tmp_path: Path) -> None:
         (["run", "lfw", "--batch_size=3"], 2, "write batch_size=VALUE after the config"),
         (["run", "lfw", "--data.root", "/x"], 2, "write data.root=VALUE after the config"),
         (["run", "lfw", "--batchs=3"], 2, "'--batches'"),
-        (["run", "/usr"], 2, "'/usr' is a folder, but a config is a YAML file"),
+        (["run", "/usr"], 2, "a config is a YAML file: 'gpupipe init /usr' writes one"),
         (["check", "lfw", "data.root=$HOME/x"], 2, "environment variables are ${oc.env:HOME}"),
         (["check", "imagenet_eval", "data.root=/etc/passwd"], 1, "this is a file, and data.root"),
         (

@@ -259,6 +259,10 @@ def test_a_data_set_that_is_shorter_than_it_says_is_named(root: Path) -> None:
             r"list\[0\]\['id'\]: 'id' is taken.*{image: image, field_1: id}",
         ),
         ([(b"1", None)], r"list\[0\]\[1\] is a NoneType"),
+        (
+            [{"image": b"1", "label": "cat"}],
+            r"list\[0\]\['label'\] is a str 'cat', no image .*: a label is a number.*data.label",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -270,11 +270,15 @@ def _explain_wrong_part(field: str, key: Key, main: Key, values: Mapping[Key, An
     advice = f"name what to deliver, such as data.fields {{{advice}}}"
     if field == _ID:
         return f"{at}: '{_ID}' is taken in a batch: {advice}"
-    return (
-        ""
-        if key in usable
-        else f"{at} is {describe_value(values[key])}, no image and no number: {advice}"
-    )
+    if key in usable:
+        return ""
+    wrong = f"{at} is {describe_value(values[key])}, no image and no number"
+    if field == LABEL:
+        advice = (
+            "a label is a number, such as the position of its class in the sorted names: return "
+            "that, or set data.label to another key, or to null"
+        )
+    return f"{wrong}: {advice}"
 
 
 def _split(item: Any) -> dict[Key, Any]:
