@@ -190,7 +190,7 @@ class _OpenDataset:
             choice = choice.without_label(reader.parts)
         workers = ItemWorkers(origin, choice, count, timeout) if count else None
         if labels is not None or workers is not None:
-            reader = ItemReader(origin, choice, dataset, workers.read if workers else None)
+            reader = ItemReader(origin, choice, dataset, workers)
         return cls(origin.name, dataset, reader=reader, labels=labels, workers=workers)
 
     def specs(self) -> dict[str, Spec]:

@@ -105,5 +105,13 @@ class Elsewhere(Faces):
         self.__dict__.update(at)
 
 
+class PathsElsewhere(Elsewhere):
+    """Has paths, and lists the items that this process was asked for."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.__dict__.setdefault("asked", []).append(index)
+        return super().__getitem__(index) | {"image": self.paths[index]}
+
+
 def make_faces(root: str, form: str = "bytes") -> Faces:
     return Faces(root, form)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import numpy as np
@@ -33,8 +33,16 @@ from gpupipe.sources.helpers.item_parts import PartChoice, encode_all
 _MAX_WAITING = 256 * 1024**2
 """How many bytes of parts wait for their reads; beyond, an item is read again."""
 _FIRST = 0
-ReadParts = Callable[[Sequence[int]], list[list[NDArray[np.uint8]]]]
-"""A function from rows to the bytes of each part of their items."""
+
+
+class OtherProcesses(Protocol):
+    """Processes that read the items of a data set, some of which may hang or crash there."""
+
+    def read(self, rows: Sequence[int]) -> list[list[NDArray[np.uint8]]]:
+        """Return the bytes of each part of some rows."""
+
+    def find_path(self, row: int) -> str:
+        """Return the path of a row's image; "" if there is none."""
 
 
 class ItemReader:
@@ -44,7 +52,7 @@ class ItemReader:
         origin: Where the data set comes from.
         choice: Which parts are delivered.
         dataset: The data set, if it is open already.
-        read_elsewhere: Reads the parts of rows in other processes; None: this one reads them.
+        others: The processes that read the items; None: this one reads them.
 
     Attributes:
         dataset: The data set.
@@ -62,7 +70,7 @@ class ItemReader:
         origin: DatasetOrigin,
         choice: PartChoice,
         dataset: Any = None,
-        read_elsewhere: ReadParts | None = None,
+        others: OtherProcesses | None = None,
     ) -> None:
         self.origin, self.choice, self.key = origin, choice, uuid4().hex
         self.dataset = origin.open() if dataset is None else dataset
@@ -73,7 +81,7 @@ class ItemReader:
         self.has_paths = isinstance(self.parts[0].encode(self.parts[0].select(first)), str)
         self._waiting: OrderedDict[int, dict[str, NDArray[np.uint8]]] = OrderedDict()
         self._waiting_bytes = 0
-        self._read_elsewhere = read_elsewhere
+        self._others = others
         self._lock = Lock()
         _READERS[self.key] = self
 
@@ -88,7 +96,7 @@ class ItemReader:
 
         The lock may be held by a thread that was not forked.
         """
-        self._read_elsewhere = None
+        self._others = None
         self._lock = Lock()
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -133,8 +141,8 @@ class ItemReader:
         """Return the bytes of each part of some rows. Raises what `read` raises."""
         if not rows:
             return []
-        if self._read_elsewhere is not None:
-            return self._read_elsewhere(rows)
+        if self._others is not None:
+            return self._others.read(rows)
         with self._lock:
             items = self._get(rows)
         return encode_all(self.parts, items)
@@ -174,6 +182,8 @@ class ItemReader:
         """Return the path of a row's image, if the data set has paths; else ""."""
         if not self.has_paths:
             return ""
+        if self._others is not None:
+            return self._others.find_path(row)
         main = self.parts[0]
         with suppress(Exception), self._lock:
             encoded = main.encode(main.select(self.dataset[row]))

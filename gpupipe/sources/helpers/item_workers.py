@@ -8,6 +8,7 @@ The processes are those of the step python: new interpreters, whose hangs and cr
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -75,6 +76,14 @@ class ItemWorkers:
         shares = [list(map(int, share)) for share in np.array_split(rows, count)]
         return [parts for some in self._threads.map(self._read_some, shares) for parts in some]
 
+    def find_path(self, row: int) -> str:
+        """Return the path of a row's image; "" if there is none, or the item cannot be read."""
+        try:
+            ((path,),) = self._read_some([-1 - row])
+        except (EngineError, ValueError):
+            return ""
+        return os.fsdecode(path.tobytes())
+
     def close(self) -> None:
         """End the processes. A later read starts them again."""
         self._pool.close()
@@ -103,10 +112,14 @@ class _ReadItems:
         self._reader = ItemReader(origin, choice)
 
     def __call__(self, image: Tensor) -> Tensor:
-        """Return the packed items of rows, int64 (n,): see `pack`."""
+        """Return the packed items of rows, int64 (n,): see `pack`; of -1 - row, its path."""
         import torch
 
-        return torch.from_numpy(pack(self._reader.read_parts(image.tolist())))
+        rows = image.tolist()
+        if rows[0] < 0:
+            path = os.fsencode(self._reader.find_path(-1 - rows[0]))
+            return torch.from_numpy(pack([[np.frombuffer(path, np.uint8)]]))
+        return torch.from_numpy(pack(self._reader.read_parts(rows)))
 
 
 def pack(items: Sequence[Parts]) -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.sources.helpers.item_workers import pack, unpack
 from helpers.full_product import IS_FULL
 from helpers.process_ends import ends
-from helpers.user_datasets import Elsewhere
+from helpers.user_datasets import Elsewhere, PathsElsewhere
 
 
 def test_parts_come_back_as_they_were_packed() -> None:
@@ -48,6 +48,16 @@ def test_processes_read_items_and_a_faulty_one_is_named(faces: Path) -> None:
         ):
             next(batches)
     assert all(map(ends, processes)), "close() ends them"
+
+
+def test_the_path_of_an_item_at_fault_is_asked_for_in_a_process(faces: Path) -> None:
+    """The item may hang, or end its process."""
+    dataset = PathsElsewhere(faces, dies=7)
+    with load(dataset, data={"workers": 1}) as loader:
+        dataset.asked.clear()  # type: ignore[attr-defined]
+        assert loader.index.location(3) == str(dataset.paths[3])
+        assert loader.index.location(7).endswith("PathsElsewhere[7]")
+        assert not {3, 7}.intersection(dataset.asked)  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(not IS_FULL, reason="starts ten processes: GPUPIPE_TEST_ALL=1")
