@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,48 +15,7 @@ from gpupipe.cache import evict
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from helpers.cached_loading import Config, alive, complete, ids, load, waited
-from helpers.forked_python import executable
-
-TRAIN = """
-import json, sys, gpupipe
-options = dict(device="cpu", ids=True, batch_size=4, engine="dataloader", workers=0)
-with gpupipe.load(json.loads(sys.stdin.readline()), **options) as loader:
-    while True:
-        for batch in loader:
-            print(json.dumps([batch["id"].tolist(), loader.state_dict()]), flush=True)
-            sys.stdin.readline()
-"""
-
-
-class Trainer:
-    """Another process that trains, a step at a time."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.process = subprocess.Popen(
-            [executable(), "-c", TRAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._say(json.dumps(settings))
-
-    def _say(self, line: str) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def steps(self, count: int) -> list[tuple[list[int], dict[str, Any]]]:
-        assert self.process.stdout
-        found = []
-        for _ in range(count):
-            found.append(tuple(json.loads(self.process.stdout.readline())))
-            self._say("on")
-        return found
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+from helpers.cached_trainer import Trainer
 
 
 @pytest.fixture
@@ -88,7 +45,7 @@ def test_a_trainer_that_is_killed_leaves_no_workers_and_resumes_with_the_same_id
         loader.load_state_dict(steps[2][1])
         iterator = iter(loader)
         again = [next(iterator)["id"].tolist() for _ in range(3)]
-    assert again == [found for found, _state in steps[3:]]
+    assert again == [found for found, *_ in steps[3:]]
     assert steps[2][1]["epoch"] == 0
 
 
@@ -102,7 +59,7 @@ def test_two_trainers_share_one_cache(config: Config, train: Callable[..., Train
         while min(len(mine), len(theirs)) < 45:
             assert time.monotonic() < end
             mine |= set(ids(loader))
-            theirs |= {i for found, _state in trainer.steps(8) for i in found}
+            theirs |= {i for found, *_ in trainer.steps(8) for i in found}
             with folder.lock():
                 assert folder.count_bytes() <= 600_000
         pids = {c["pid"] for c in folder.read_claims("workers").values()}

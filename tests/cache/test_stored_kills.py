@@ -1,0 +1,155 @@
+"""Schedules of disasters over shards: killed fetchers and trainers, outages, damage on the disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.settings import CacheOptions
+from helpers.cache_contents import disk_size
+from helpers.cached_loading import Config, load
+from helpers.cached_trainer import Trainer
+from helpers.full_product import IS_FULL
+from helpers.stored_shards import NAMES
+
+STEPS = ["decode", {"center_crop": {"size": 32}}]
+MAX_BYTES = 900_000
+SCHEDULES = range(50 if IS_FULL else 1)
+STEPS_EACH = 3
+
+
+class Run:
+    """A training that goes on over all that happens to its processes.
+
+    Attributes:
+        epochs: The ids that each epoch has delivered so far.
+    """
+
+    def __init__(self, settings: dict[str, Any], digests: dict[int, int]) -> None:
+        self._settings, self._digests = settings, digests
+        self._trainer, self._state = Trainer(settings), None
+        self.folder = CacheFolder(CacheOptions(**settings["data"]["cache"]))
+        self.epochs: dict[int, list[int]] = {}
+        self._epoch = 0
+        self.generations: dict[int, int] = {}
+
+    def train(self) -> None:
+        """Train a few steps: each sample has the pixels of the store, and comes once an epoch."""
+        for ids, state, digests in self._trainer.steps(STEPS_EACH):
+            assert digests == [self._digests[id] for id in ids]
+            own = self.epochs.setdefault(self._epoch, [])
+            assert not set(ids) & set(own)
+            own += ids
+            if state["epoch"] > self._epoch:
+                self._epoch = state["epoch"]
+            else:
+                self.generations[self._epoch] = state["generation"]
+            self._state = state
+        assert disk_size(self.folder.dir) <= MAX_BYTES
+
+    def kill_trainer(self, dice: random.Random | None = None) -> None:
+        """Kill the trainer, damage a shard if there are dice, and start another trainer.
+
+        A process checks a sample when it first reads it, so damage comes between two processes.
+        """
+        self._trainer.kill()
+        if dice is not None:
+            self._damage(dice)
+        self._trainer = Trainer(self._settings, self._state)
+
+    def kill_fetcher(self) -> None:
+        for report in list(self.folder.read_claims("workers").values())[:1]:
+            if "pid" in report:
+                try:
+                    os.kill(report["pid"], signal.SIGKILL)
+                except ProcessLookupError:  # the trainer's death ended it
+                    continue
+
+    def _damage(self, dice: random.Random) -> None:
+        """Change bytes of a shard on the disk, or remove it."""
+        shards = sorted((self.folder.dir / "shards").iterdir())
+        path = dice.choice(shards)
+        try:
+            content = bytearray(path.read_bytes())
+            if dice.random() < 0.3:
+                path.unlink()
+                return
+            for at in range(dice.randrange(5000), len(content), 5000):
+                content[at] ^= 0x55
+            path.write_bytes(content)
+        except FileNotFoundError:  # it was evicted
+            return
+
+    def close(self) -> None:
+        self._trainer.kill()
+
+
+@pytest.fixture(scope="module")
+def digests(tars: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, int]:
+    """The digest of each sample's pixels, from the shards as they are in the store."""
+    data = {"source": "webdataset", "shards": f"{tars}/**/*.tar"}
+    with load({"data": data, "pipeline": STEPS}, engine="dataloader", workers=0) as loader:
+        names = [loader.index.location(row) for row in range(len(loader.index))]
+        shards = sorted({name.rpartition(":")[0] for name in names})
+        found: dict[int, int] = {}
+        counts = dict.fromkeys(shards, 0)
+        by_row = {
+            id: zlib.crc32(image.numpy().tobytes())
+            for batch in loader
+            for id, image in zip(batch["id"].tolist(), batch["image"], strict=True)
+        }
+        for row, name in enumerate(names):
+            shard = name.rpartition(":")[0]
+            found[(shards.index(shard) << 32) + counts[shard]] = by_row[row]
+            counts[shard] += 1
+    return found
+
+
+@pytest.fixture
+def run(
+    config: Config, web_tars: tuple[str, Any], digests: dict[int, int]
+) -> Iterator[tuple[Run, Any]]:
+    """A training over HTTP, and what the server is to do wrong."""
+    url, faults = web_tars
+    settings = config(url=url, shards=NAMES, max_bytes=MAX_BYTES, low_water=0.6)
+    settings["data"]["cache"] |= {"retries": 6, "timeout": 5, "wait": 120}
+    settings["pipeline"] = STEPS
+    training = Run(settings, digests)
+    yield training, faults
+    training.close()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_each_sample_comes_once_an_epoch_whatever_happens(
+    run: tuple[Run, Any], schedule: int
+) -> None:
+    training, faults = run
+    dice = random.Random(schedule)
+    training.train()
+    for _ in range(12 if IS_FULL else 6):
+        match dice.randrange(5):
+            case 0:
+                training.kill_trainer()
+            case 1:
+                training.kill_fetcher()
+            case 2:  # the store is down for a while
+                faults.errors[".tar"] = dice.randrange(1, 4)
+            case 3:
+                faults.cuts[".tar"] = dice.randrange(1, 4)
+            case 4:
+                training.kill_trainer(dice)
+        training.train()
+    complete = {epoch for epoch in training.epochs if epoch < max(training.epochs)}
+    log = training.folder.commit_log
+    log.refresh()
+    for epoch in complete & training.generations.keys():
+        shards = log.live_shards(training.generations[epoch])
+        assert len(training.epochs[epoch]) == sum(s.samples for s in shards.values())
