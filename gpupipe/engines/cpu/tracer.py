@@ -277,6 +277,8 @@ class Tracer:
         """
         if output is not None:
             self.ops.append(DeliverOp(*self._origin, output, self.size))
+        if len(self.ops) < 2:  # as most branches of a switch have
+            return Program(list(self.ops), self._rules, self._cut)
         cut = self._cut or len(self.ops)
         prefix = limit_windows(self.ops[:cut], self._decoded_size)
         limited = [*prefix, *merge_crops(self.ops[cut:])]
