@@ -24,7 +24,7 @@ from gpupipe.runtime.function_child import STACK_SIGNAL
 from gpupipe.runtime.function_failures import CallFailedError
 from gpupipe.runtime.process import name_signal
 from gpupipe.runtime.shared_tensors import SharedTensors
-from gpupipe.runtime.user_functions import FunctionMissingError, find_function
+from gpupipe.runtime.user_functions import FunctionMissingError, find_source_file, import_object
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +37,7 @@ _SECONDS_TO_START = 600
 """The import of the module, and the construction of a class, which may load a model."""
 _SECONDS_TO_DIE = 5
 _SECONDS_TO_REPORT = 2
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in', re.MULTILINE)
 """A line of faulthandler's report; the innermost frame is the first."""
 
@@ -55,7 +56,7 @@ class FunctionProcess:
         self, call: Any, args: Mapping[str, Any], folder: Path | None, memory: SharedTensors
     ) -> None:
         hello = _pickle(call, args, folder)
-        self._call, self._args, self._folder = call, args, folder
+        self._call, self._folder = call, folder
         self._memory = memory
         requests, self._requests = Pipe(duplex=False)
         self._answers, answers = Pipe(duplex=False)
@@ -148,13 +149,21 @@ class FunctionProcess:
         return os.pread(self._report_fd, 1 << 16, 0).decode(errors="replace")
 
     def _find_line(self, stack: str) -> str:
-        """Return " at FILE:LINE" of the innermost line of the function's file; "" if unknown."""
+        """Return " at FILE:LINE" of the innermost line of the function's file; "" if unknown.
+
+        If the function is one of gpupipe, that calls the user's, of a file outside of gpupipe.
+        """
         try:
-            file = find_function(self._call, self._args, self._folder).source_file
+            is_name = isinstance(self._call, str)
+            call = import_object(self._call, self._folder) if is_name else self._call
         except FunctionMissingError:
             return ""
-        lines = [number for name, number in _FRAME.findall(stack) if name == file]
-        return f" at {file}:{lines[0]}" if lines else ""
+        file = find_source_file(call)
+        is_ours = file.startswith(_PACKAGE)
+        for name, number in _FRAME.findall(stack):
+            if not name.startswith(_PACKAGE) if is_ours else name == file:
+                return f" at {name}:{number}"
+        return ""
 
     def end(self) -> None:
         """End the process, and those that it started."""

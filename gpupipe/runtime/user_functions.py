@@ -175,6 +175,16 @@ def describe(call: Any) -> str:
     return f"{named.__qualname__} ({file}:{line})"
 
 
+def find_source_file(call: Any) -> str:
+    """Return the file where the code of a function, class or object lies; "" if it is unknown."""
+    code = inspect.unwrap(getattr(call, "forward", call))
+    has_file = inspect.isroutine(code) or isinstance(code, type)
+    try:
+        return inspect.getsourcefile(code if has_file else type(code)) or ""
+    except TypeError:
+        return ""
+
+
 @dataclass(frozen=True)
 class UserFunction:
     """A function, or an object that can be called, with what its parameters say.
@@ -276,11 +286,7 @@ class UserFunction:
     @cached_property
     def source_file(self) -> str:
         """The file where the code of the function lies; "" if it is unknown."""
-        code = inspect.unwrap(getattr(self.function, "forward", self.function))
-        try:
-            return inspect.getsourcefile(code if inspect.isroutine(code) else type(code)) or ""
-        except TypeError:
-            return ""
+        return find_source_file(self.function)
 
     def find_line(self, stack: traceback.StackSummary) -> str:
         """Return " at FILE:LINE" of the innermost line of the function's file; "" if none."""

@@ -57,7 +57,7 @@ def test_the_path_of_an_item_at_fault_is_asked_for_in_a_process(faces: Path) -> 
         dataset.asked.clear()  # type: ignore[attr-defined]
         assert loader.index.location(3) == str(dataset.paths[3])
         assert loader.index.location(7).endswith("PathsElsewhere[7]")
-        assert not {3, 7}.intersection(dataset.asked)  # type: ignore[attr-defined]
+        assert dataset.asked == []  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(not IS_FULL, reason="starts ten processes: GPUPIPE_TEST_ALL=1")
@@ -69,6 +69,7 @@ def test_processes_that_end_or_hang_are_named_and_others_go_on(faces: Path) -> N
         reasons = list_skipped(loader.engine)
     assert sorted(reasons) == [1, 7]
     assert "has not returned after 5 s at /" in reasons[1]
+    assert "helpers/user_datasets.py:" in reasons[1], "the line of the data set, not of gpupipe"
     assert "ended its process (status 3)" in reasons[7]
 
 
