@@ -28,6 +28,7 @@ _LABELS = {
     "ETag": "ETag",
     "etag": "ETag",
     "md5Hash": "MD5",
+    "blob_id": "blob",
     "generation": "generation",
     "mtime": "mtime",
     "Last-Modified": "Last-Modified",

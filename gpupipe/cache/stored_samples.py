@@ -74,6 +74,7 @@ class SampleTable:
     ) -> None:
         self._folder, self._listing, self._dataset = folder, listing, dataset
         self._columns = columns
+        self._tables: dict[int, ShardTable] = {}
         self.snapshot = Snapshot(
             np.empty(0, np.int64), np.zeros(1, np.int64), create_empty(listing)
         )
@@ -88,7 +89,13 @@ class SampleTable:
         Raises:
             DataError: The table of a shard is damaged.
         """
-        tables = {row_of(n): stored_table.load_table(self._folder.table_path(n)) for n in shards}
+        # A shard that is fetched again has the same table as before.
+        tables = {
+            row_of(name): self._tables.get(row_of(name))
+            or stored_table.load_table(self._folder.table_path(name))
+            for name in shards
+        }
+        self._tables = tables
         lost = dict.fromkeys(set(broken) - tables.keys())
         rows = sorted([*tables, *lost])
         model = next(iter(tables.values()), None)

@@ -154,6 +154,7 @@ def test_tags() -> None:
     assert hash_file_version({"size": 3, "mtime": 0.5}) == hash_version("0.5")
     assert file_version({"ETag": 'W/"a"', "mtime": 0.5}) == "ETag a"
     assert file_version({"size": 3}) == ""
+    assert file_version({"blob_id": "4f2a", "lfs": None}) == "blob 4f2a", "of Hugging Face's hub"
     assert UNKNOWN < 0
 
 
