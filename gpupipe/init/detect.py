@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
+from gpupipe.dataset.source import SOURCES
 from gpupipe.errors import GpupipeError
 from gpupipe.init.arrays import detect_arrays, is_array
 from gpupipe.init.box_columns import offer_boxes
@@ -27,6 +28,7 @@ from gpupipe.init.detected import (
 )
 from gpupipe.init.lists import detect_list, detect_lists
 from gpupipe.init.shards import READERS, has_images, read_hub_options
+from gpupipe.init.stores import detect_stores
 from gpupipe.init.tables import SUFFIXES as LISTS
 from gpupipe.sources.helpers.hub_files import find_splits
 
@@ -38,6 +40,8 @@ _SHARDS = {
     ".zip": "zip",
     ".mdb": "lmdb",
     ".lmdb": "lmdb",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
 }
 _NUMBERED_TFRECORD = re.compile(r"-\d{5}-of-\d{5}$")
 _NUMBERED_PARQUET = re.compile(r"^[^/]+/[^/]+-\d{5}-of-\d{5}\.parquet$")
@@ -65,6 +69,8 @@ def detect(folder: Path, ignored: Collection[Path] = ()) -> dict[str, Detected]:
         raise GpupipeError(f"{folder}: no such folder")
     if any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return _detect_hub(folder)
+    if stores := detect_stores(folder):
+        return stores
     files = [path for path in list_files(folder) if (folder / path).absolute() not in ignored]
     if any(map(_NUMBERED_PARQUET.search, files)) and (found := _detect_hub(folder, has_images)):
         return found
@@ -187,8 +193,9 @@ def _detect_folder(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     lists = name_some(name for name in here if name.lower().endswith(LISTS))
     raise GpupipeError(
         f"{folder}: nothing that a source reads: no images, no shards (.tar, .tfrecord, .rec, "
-        ".zip, .parquet), no LMDB, no data set of Hugging Face (state.json) and no arrays (.npy, "
-        f".npz){f'; and {lists} must name images that are below this folder' if lists else ''}"
+        ".zip, .parquet, .h5), no LMDB, no Zarr, no data set of Hugging Face (state.json) and no "
+        "arrays (.npy, .npz)"
+        f"{f'; and {lists} must name images that are below this folder' if lists else ''}"
     )
 
 
@@ -207,7 +214,9 @@ def _detect_shards(folder: Path, names: list[str], kind: str) -> Detected:
         return Detected(kind, {"path": str(first)} | options, notes, used=[*names, *beside])
     shards = str(first) if len(names) == 1 else str(folder / _make_pattern(names, kind))
     beside = [str(Path(name).with_suffix(".idx")) for name in names]
-    detected = Detected(kind, {"shards": shards} | options, notes, used=[*names, *beside])
+    detected = Detected(
+        kind, {SOURCES.find(kind).shard_option: shards} | options, notes, used=[*names, *beside]
+    )
     return offer_boxes(detected, first) if kind in ("parquet", "webdataset") else detected
 
 

@@ -18,6 +18,7 @@ from gpupipe.dataset.shards import name_shard
 from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import DataError
 from gpupipe.formats import arrow_columns, example, framing, lmdb_keys, tar, zip_directory
+from gpupipe.init.stores import read_hdf5_options
 from gpupipe.init.tables import find_label_name
 from gpupipe.runtime.files import open_regular
 from gpupipe.runtime.installation import require_extra
@@ -260,5 +261,6 @@ READERS = {
     "zip": read_zip_options,
     "lmdb": read_lmdb_options,
     "parquet": read_parquet_options,
+    "hdf5": read_hdf5_options,
 }
 """Maps a source's name to a function that returns the source's options for a file, and notes."""

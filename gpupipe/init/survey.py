@@ -86,7 +86,8 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
     index: Index = source.index(progress)
     used = np.unique(index.labels).tolist()
     # Arrays in `files` have their labels in files of their own.
-    label = source.labels if "files" in detected.options else getattr(source, "label", None)
+    has_files = "files" in detected.options and hasattr(source, "labels")
+    label = source.labels if has_files else getattr(source, "label", None)
     has_labels = label is not None
     spec = source.specs()[index.main]
     if not spec.encoded:
