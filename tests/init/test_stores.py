@@ -23,7 +23,7 @@ def test_rows_of_two_parts_with_labels(data: Path) -> None:
     assert "/weight are not read" in said
     for part, file in (("train", "train"), ("val", "test")):
         assert data_of(f"{part}.yaml") == (
-            f"source: hdf5 files: set/{file}.h5 fields: image: /set_x label: /set_y layout: HWC"
+            f"source: hdf5 files: set/{file}.h5 fields: {{image: /set_x}} label: /set_y layout: HWC"
         )
 
 
@@ -35,7 +35,7 @@ def test_groups_of_image_files(data: Path) -> None:
     said = init_and_run("set")
     assert "each group in /all is taken for a sample" in said
     assert data_of("train.yaml") == (
-        "source: hdf5 files: set/scans.hdf5 groups: /all fields: image: photo label: label"
+        "source: hdf5 files: set/scans.hdf5 groups: /all fields: {image: photo} label: label"
     )
 
 
@@ -45,7 +45,7 @@ def test_a_zarr_store(data: Path) -> None:
     said = init_and_run("set")
     assert "no array looks like labels" in said
     assert data_of("train.yaml") == (
-        "source: zarr stores: set/a.zarr fields: image: /images layout: HWC"
+        "source: zarr stores: set/a.zarr fields: {image: /images} layout: HWC"
     )
 
 
