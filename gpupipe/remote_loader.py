@@ -32,8 +32,8 @@ def connect(
 ) -> Loader:
     """Create a Loader over the batches of a data processing server.
 
-    The server decides data, steps, batch size and seed; also `format` and `ids`, unless they are
-    arguments here.
+    The server decides data, steps, batch size and seed; also `format`, `ids`, `targets` and
+    `pad_to`, unless they are arguments here.
 
     Args:
         server: Address, tcp://HOST:PORT or ipc://FILE, or a list of servers with one shard each.

@@ -4,14 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
-from gpupipe.annotations.batch_annotations import list_ragged
-from gpupipe.annotations.checks import describe_values
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.batch_stage.stage import count_pairs_of_one_sample, find_shift
+from gpupipe.bench.batch_description import describe_batch, describe_field
 from gpupipe.bench.user_calls import describe_calls
 from gpupipe.config import Config, build_index
 from gpupipe.dataset.index import Index, build_empty
-from gpupipe.dataset.labels import is_zero_free
 from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
 from gpupipe.loading.assembly import ResolvedConfig, create_sampler, find_labels
@@ -116,7 +114,7 @@ def facts(resolved: ResolvedConfig, look_at_all_files: bool = False) -> Iterator
         f"device: {device}, {counted(resolved.threads, 'thread')}, "
         f"{counted(config.loader.prefetch, 'batch', 'batches')} ahead"
     )
-    yield f"batch: {_batch(config, index)}"
+    yield f"batch: {describe_batch(config, index)}"
     yield from _schedules(config)
     yield from list_ignored_settings(config, resolved.engine)
     yield from _list_empty_boxes(config.pipeline)
@@ -218,64 +216,4 @@ def _changes(before: Config, now: Config) -> Iterator[str]:
     yield from changes
     for name in now.pipeline.outputs:
         if before.pipeline.output_spec_of(name) != now.pipeline.output_spec_of(name):
-            yield _field(now, name)
-
-
-def _batch(config: Config, index: Index) -> str:
-    pipeline = config.pipeline
-    unequal = [name for name in pipeline.outputs if None in pipeline.output_spec_of(name).shape]
-    of = "" if unequal == list(pipeline.main_outputs) else f" of {' and '.join(unequal)}"
-    rule = {
-        "equal": "so all images must have the same",
-        "list": "so images are delivered as a list",
-        "padded": "so images are padded, with a mask and their sizes",
-    }[config.loader.shapes]
-    equal = f"; no step fixes the size{of}, {rule}" if unequal else ""
-    fields = [_field(config, name) for name in pipeline.outputs]
-    if config.loader.shapes == "padded" and config.loader.format == "dict":
-        for name in filter(pipeline.is_image_file, pipeline.outputs):
-            fields += [f"{name}_mask bool (B, H, W)", f"{name}_sizes int64 (B, 2)"]
-    # Absent data have an index without samples. Boxes seldom come with a class of the sample.
-    if index.has_labels and (len(index) or not pipeline.annotations):
-        fields += [f"label {'float32 (B, classes)' if config.batch.uses_labels else 'int64 (B,)'}"]
-    for name, values in index.values.items():
-        shape = ", ".join(["B", *map(str, values.shape[1:])])
-        fields += [f"{name} {values.dtype} ({shape}{',' if values.ndim == 1 else ''})"]
-    return ", ".join([*fields, *_annotations(config, index.classes)]) + equal
-
-
-def _annotations(config: Config, classes: Sequence[str]) -> Iterator[str]:
-    """Yield name, dtype and shape of each field of annotations of a batch, and what is special."""
-    pipeline, loader = config.pipeline, config.loader
-    for name, spec in list_ragged(pipeline).items():
-        sizes = zip(spec.layout[1:], spec.shape[1:], strict=True)
-        row = [axis if size is None else str(size) for axis, size in sizes]
-        if loader.format != "dict" or loader.targets == "list":
-            yield f"{name} list of {spec.dtype} ({', '.join(['N', *row])})"
-        elif loader.targets == "padded":
-            yield f"{name} {spec.dtype} ({', '.join(['B', 'N', *row])})"
-            if spec.annotation is not None and not spec.annotation.rows_with:
-                yield f"num_{name} int64 (B,)"
-        else:
-            yield f"{name} Ragged {spec.dtype} ({', '.join(['sum of N', *row])})"
-    if pipeline.annotations:
-        yield from describe_values(pipeline)
-    if loader.format == "torchvision":
-        background = "torchvision's detectors count the background as 0"
-        if is_zero_free(classes):
-            yield f"labels as they are: {background}, and no class has that number"
-        else:
-            yield f"labels + 1, since {background}"
-
-
-def _field(config: Config, name: str) -> str:
-    """Return name, dtype, shape and memory format of a field of a batch."""
-    spec = config.pipeline.output_spec_of(name)
-    dtype, memory = spec.dtype, ""
-    if name in config.pipeline.main_outputs:
-        dtype = config.loader.dtype or dtype
-        if config.pipeline.is_image_file(name):
-            memory = f" {config.loader.memory_format}"
-    sizes = zip(spec.layout, spec.shape, strict=True)
-    shape = ", ".join(["B", *(axis if size is None else str(size) for axis, size in sizes)])
-    return f"{name} {dtype} ({shape}){memory}"
+            yield describe_field(now, name)

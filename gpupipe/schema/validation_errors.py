@@ -133,7 +133,12 @@ def _problem(
     prefix: str,
     model: _Model,
 ) -> Problem:
-    first, value, inner = details[0], document.at(location), location[depth:]
+    value, inner = document.at(location), location[depth:]
+    first = details[0]
+    if isinstance(
+        value, Mapping
+    ):  # the keys fit one model of the union, which has a rule of its own
+        first = next((d for d in details if d["type"] == "value_error"), first)
     name = join_keys((prefix, *inner) if prefix else inner)
     where, of_key = document.where(location), document.where(location, of_key=True)
     match first["type"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.batch_stage.stage import find_shift
 from gpupipe.bench import plan
-from gpupipe.loader import create_loader
 from gpupipe.loading.assembly import resolve
 from helpers import coco_files
 from helpers.reference import operators
@@ -135,18 +133,3 @@ def test_check_warns_of_boxes_that_nothing_drops(tmp_path: Path) -> None:
         (line,) = warnings(*steps)
         assert "boxes outside of its window" in line
         assert line.endswith("write sanitize_bounding_boxes after it")
-
-
-@pytest.mark.parametrize("targets", ["packed", "padded", "list"])
-def test_check_names_all_fields_of_a_batch_with_boxes(tmp_path: Path, targets: str) -> None:
-    file = coco_files.write(tmp_path, coco_files.document())
-    data = {"source": "coco", "root": str(tmp_path / "images"), "annotations": str(file)}
-    shapes = "padded" if targets == "padded" else "equal"
-    loader = {"targets": targets, "shapes": shapes, "batch_size": 2, "device": "cpu"}
-    steps = ["decode", {"resize": {"size": [20, 30]}}]
-    config = configs.read({"data": data, "pipeline": steps, "loader": loader})
-    with create_loader(config) as created:
-        batch = next(iter(created))
-    (line,) = (line for line in plan.facts(resolve(config)) if line.startswith("batch: "))
-    assert "image_id int64 (B,)" in line
-    assert {part.split()[0] for part in re.split(r", (?=[a-z])", line[7:])} == batch.keys()

@@ -67,3 +67,18 @@ def test_a_mistake_of_several_keys_together_has_no_empty_name(prefix: str, what:
         Window.model_validate({"least": 2, "most": 1})
     (problem,) = to_problems(error.value, Window, parse("{}", "w.yaml"), prefix=prefix)
     assert problem.what == f"{what}least and most are in the wrong order: swap them"
+
+
+class Wall(pydantic.BaseModel):
+    """A wall."""
+
+    opening: str | Window
+
+
+def test_a_mapping_that_breaks_the_rule_of_its_model_is_told_this_rule_alone() -> None:
+    value = {"opening": {"least": 2, "most": 1}}
+    with pytest.raises(pydantic.ValidationError) as error:
+        Wall.model_validate(value)
+    text = "opening: {least: 2, most: 1}"
+    (problem,) = to_problems(error.value, Wall, parse(text, "wall.yaml"))
+    assert problem.what == "opening: least and most are in the wrong order: swap them"

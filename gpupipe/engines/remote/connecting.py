@@ -47,8 +47,8 @@ def connect_servers(
         loader: This client's settings; `loader.server` names the servers.
         patience: A call fails after this many seconds without a message from a server.
         own: This client's config, whose pipeline and batch stage must equal those of the servers.
-            None: nothing is compared, and `format` and `ids` are the server's, unless `loader`
-            sets them.
+            None: nothing is compared, and `format`, `ids`, `targets` and `pad_to` are the
+            server's, unless `loader` sets them.
         exits: The caller's stack. The connections are added to it, so that it closes them if an
             error occurs here or in the caller.
 

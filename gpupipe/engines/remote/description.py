@@ -34,7 +34,7 @@ from gpupipe.schema.document import Document
 
 SERVER_SETTINGS = (*sorted(Sampler.settings), "dtype", "memory_format", "shapes")
 """Settings of `loader` that the server decides."""
-DELIVERY_SETTINGS = ("format", "ids")
+DELIVERY_SETTINGS = ("format", "ids", "pad_to", "targets")
 """Settings of `loader` that the server suggests: a client that does not choose follows them."""
 _Phases = TypeVar("_Phases", Pipeline, BatchStage)
 _FIELDS = pydantic.TypeAdapter(dict[str, Spec], config=pydantic.ConfigDict(extra="forbid"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpupipe import config as configs
-from gpupipe.config import Config
+from gpupipe.config import Config, LoaderConfig
 from gpupipe.engines.remote.description import describe, parse_description, split_pipeline
 from gpupipe.errors import ServerError
 from gpupipe.loading.assembly import create_sampler
@@ -113,3 +113,18 @@ def test_a_field_with_an_unknown_property_is_not_understood(faces: Path) -> None
     description["pipeline"]["fields"]["image"]["depth"] = 3
     with pytest.raises(ServerError, match=r"(?s)a server says .* not understood.*depth"):
         parse_description(description, config.loader, "a server")
+
+
+def test_a_client_that_does_not_choose_follows_how_boxes_and_images_are_delivered(
+    faces: Path,
+) -> None:
+    loader = {"shapes": "padded", "pad_to": 32, "targets": "padded"}
+    data = {"source": "folder", "root": str(faces)}
+    config = configs.read({"data": data, "pipeline": ["decode"], "loader": loader})
+    index = config.source.index()
+    description = describe(config, index, (), create_sampler(config, index))
+    silent, choosing = LoaderConfig(), LoaderConfig(targets="list")
+    followed = parse_description(description, silent, "a server", follow=True).config.loader
+    assert (followed.shapes, followed.pad_to, followed.targets) == ("padded", 32, "padded")
+    chosen = parse_description(description, choosing, "a server", follow=True).config.loader
+    assert (chosen.pad_to, chosen.targets) == (32, "list")
