@@ -73,7 +73,7 @@ def test_a_server_whose_worker_was_killed_ends_and_tells_everyone(
         finally:
             server.kill()
     assert [
-        line for line in said.splitlines() if line.startswith("gpupipe: ") and "worker" in line
+        line for line in said.splitlines() if line.startswith("error: ") and "worker" in line
     ], said
     assert "Traceback" not in said
 
