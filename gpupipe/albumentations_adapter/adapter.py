@@ -281,6 +281,15 @@ class _Conversion:
                     "leave it out, or take one of docs/tutorials/from_albumentations.md",
                 )
             )
+        if _calls_functions(transform):
+            self.problems.append(
+                Problem(
+                    where,
+                    "a Lambda calls a function of your code: write the step 'python: {call: "
+                    '"my_module:my_function"}\' in its place (docs/howto/function.md)',
+                )
+            )
+            return []
         try:
             description = to_plain_types(transform.to_dict()["transform"])
         except (NotImplementedError, ValueError, TypeError) as e:
@@ -299,6 +308,14 @@ class _Conversion:
 
 def _is_own(transform: Any) -> bool:
     return type(transform).__module__.startswith("albumentations.")
+
+
+def _calls_functions(transform: Any) -> bool:
+    """Return whether a transform is a Lambda or holds one. Albumentations writes no functions."""
+    from albumentations import Lambda
+
+    nested = getattr(transform, "transforms", None) or ()
+    return isinstance(transform, Lambda) or any(map(_calls_functions, nested))
 
 
 def _changes_values_alone(transform: Any) -> bool:

@@ -7,7 +7,10 @@ on the cores of all other contestants, and is measured as they are.
 from __future__ import annotations
 
 import os
+import re
+import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -17,11 +20,27 @@ from gpupipe import config as configs
 from gpupipe.bench.contestant import Contest, ContestOutcome, drop_from_page_cache, main
 from gpupipe.bench.machine import Load
 from gpupipe.bench.memory import PeakMemory
-from gpupipe.errors import EngineError
-from gpupipe.runtime.user_functions import FunctionMissingError, find_function
+from gpupipe.errors import EngineError, GpupipeError, name_error
+from gpupipe.runtime.user_functions import (
+    FunctionMissingError,
+    UserFunction,
+    find_function,
+    import_object,
+)
 
 _DEFAULT_PREFETCH = 2
 """Batches that each worker of a DataLoader makes ahead, unless it says otherwise."""
+CHECK = "check"
+"""The argument of this module with which its process only imports the function."""
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
+
+
+def check(contest: Contest) -> None:
+    """Import the function, and do not call it; raise EngineError if it is not there."""
+    try:
+        import_object(contest.against, _find_folder(contest))
+    except FunctionMissingError as e:
+        raise EngineError(str(e)) from e
 
 
 def run(contest: Contest) -> ContestOutcome:
@@ -30,19 +49,47 @@ def run(contest: Contest) -> ContestOutcome:
     With `contest.cold`, the files of the config are dropped from the page cache first.
 
     Raises:
-        EngineError: The function is not there, or its iterable delivers no batches.
-        Exception: What the function or its iterable raises.
+        EngineError: The function is not there, it or its iterable raises, or there is no batch.
     """
-    name = contest.against
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, contest.cores)
-    file = Path(contest.config)
     try:
-        made = find_function(name, {}, file.parent if file.is_file() else None).function
+        function = find_function(contest.against, {}, _find_folder(contest))
     except FunctionMissingError as e:
         raise EngineError(str(e)) from e
     if contest.cold:
         drop_from_page_cache(configs.read(contest.config, contest.overrides).source.index())
+    try:
+        return _measure(contest, function.function)
+    except GpupipeError:
+        raise
+    except (Exception, SystemExit) as e:
+        raise EngineError(_describe_error(function, e)) from e
+
+
+def _find_folder(contest: Contest) -> Path | None:
+    """Return the folder of the config, in which the module may lie; None of a shipped config."""
+    file = Path(contest.config)
+    return file.parent if file.is_file() else None
+
+
+def _describe_error(function: UserFunction, error: BaseException) -> str:
+    """Return what the user's code raised, in one line, with the innermost line of its file.
+
+    A worker of a DataLoader sends its traceback as the text of the exception.
+    """
+    text = str(error).strip().splitlines()
+    sent = [line for line in _FRAME.findall(str(error)) if line[0] == function.source_file]
+    raised = name_error(error) if len(text) <= 1 else f"{type(error).__name__}: {text[0]}"
+    if not sent:
+        return f"raised {raised}{function.find_line(traceback.extract_tb(error.__traceback__))}"
+    file, number = sent[-1]
+    return f"raised {text[-1]} at {file}:{number}"
+
+
+def _measure(contest: Contest, made: Any) -> ContestOutcome:
+    """Create the loader from what the user's path names, warm up, and time the batches."""
+    name = contest.against
     import torch  # it counts as one of the imports, which come before the clock starts
 
     started = time.perf_counter()
@@ -132,4 +179,4 @@ def _find_device(batch: Any) -> str:
 
 
 if __name__ == "__main__":
-    main(run)
+    main(check if CHECK in sys.argv else run)

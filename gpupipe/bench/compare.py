@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
+from gpupipe.bench.against import CHECK
 from gpupipe.bench.comparison import DISTURBED, Comparison, Contestant, Result
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.measure import Tick, take_turns
@@ -172,16 +173,25 @@ def disturbance(cores: float) -> list[str]:
 
 def run_contest(contestant: Contestant, contest: Contest) -> ContestOutcome:
     """Measure a contestant once, in a fresh process; raise EngineError if it fails."""
+    return ContestOutcome(**_ask(contestant, contest))
+
+
+def check_contestant(contestant: Contestant, contest: Contest) -> None:
+    """Import a function of the user's in a fresh process; raise EngineError if it is not there."""
+    _ask(contestant, contest, CHECK)
+
+
+def _ask(contestant: Contestant, contest: Contest, *arguments: str) -> dict[str, Any]:
+    """Return what the process of a contestant answers; raise EngineError if it fails."""
     changes = contest.changes | contestant.changes
     request = asdict(contest) | {"changes": changes, "against": contestant.against}
     module = "against" if contestant.against else "contestant"
-    process = run_python(
-        "-W", "ignore", "-m", f"gpupipe.bench.{module}", stdin=json.dumps(request).encode()
-    )
+    command = "-W", "ignore", "-m", f"gpupipe.bench.{module}", *arguments
+    process = run_python(*command, stdin=json.dumps(request).encode())
     if process.returncode:
         reason = process.stderr.decode(errors="replace").strip()[-2000:]
         raise EngineError(f"{contestant.name} ended with exit code {process.returncode}: {reason}")
-    answer = json.loads(process.stdout.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     if "error" in answer:
         raise EngineError(f"{contestant.name}: {answer['error']}")
-    return ContestOutcome(**answer)
+    return answer

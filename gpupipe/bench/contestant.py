@@ -157,11 +157,12 @@ def drop_from_page_cache(index: Any) -> None:
             os.close(file)
 
 
-def main(measure: Callable[[Contest], ContestOutcome] = run) -> None:
-    """Read a contest from standard input, and print its outcome as the last line."""
+def main(measure: Callable[[Contest], ContestOutcome | None] = run) -> None:
+    """Read a contest from standard input, and print its outcome, if any, as the last line."""
     contest = Contest(**json.load(sys.stdin))
     try:
-        answer = asdict(measure(contest))
+        outcome = measure(contest)
+        answer = {} if outcome is None else asdict(outcome)
     except GpupipeError as e:
         answer = {"error": str(e)}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")

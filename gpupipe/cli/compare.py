@@ -119,8 +119,13 @@ def compare(
         require_extra("compare", ("matplotlib", "jinja2"), "the report of --out")
     if chosen.ray:
         registry.find(RAY)  # raises if Ray is not installed
-    checked, index = read(config, overrides, here=True)
     cores = core_numbers(chosen.core_count)
+    few, warm_up, rounds = (15, 3, 3) if chosen.quick else (100, 10, 5)
+    contest = Contest(config, overrides, {}, cores, chosen.batches or few, warm_up, chosen.cold)
+    own = [_contestant_of(chosen.against)] if chosen.against else []
+    for contestant in own:
+        comparing.check_contestant(contestant, contest)
+    checked, index = read(config, overrides, here=True)
     workers = _worker_counts(chosen.cpu_workers, len(cores))
     preferred, agreements = registry.find_preferred(), []
     if registry.is_installed(preferred):
@@ -129,13 +134,9 @@ def compare(
     if chosen.ray and RAY not in engines:
         engines = [*engines, RAY]
     contestants, notes = comparing.list_contestants(checked, workers, gpu_count(), engines)
-    if chosen.against:
-        contestants.insert(0, _contestant_of(chosen.against))
-    few, warm_up, rounds = (15, 3, 3) if chosen.quick else (100, 10, 5)
-    contest = Contest(config, overrides, {}, cores, chosen.batches or few, warm_up, chosen.cold)
     with Screen(False) as screen:
         comparison = comparing.compare(
-            contestants,
+            [*own, *contestants],
             contest,
             chosen.repeats or rounds,
             screen.counter("compare"),

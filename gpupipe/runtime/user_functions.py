@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpupipe.errors import name_error
+from gpupipe.errors import name_error, nearest
 from gpupipe.runtime.function_draws import check_call
 from gpupipe.runtime.function_failures import CallFailedError
 
@@ -113,12 +113,14 @@ def import_object(path: str, folder: Path | None) -> Any:
         FunctionMissingError: There is no such module or name.
     """
     module, _, name = path.partition(":")
-    try:
-        found: Any = _import_module(module, folder)
-        for part in name.split("."):
+    found: Any = _import_module(module, folder)
+    for part in name.split("."):
+        try:
             found = getattr(found, part)
-    except AttributeError:
-        raise FunctionMissingError(f"the module {module} has no '{name}'") from None
+        except AttributeError:
+            near = nearest(part, [known for known in dir(found) if not known.startswith("_")])
+            advice = f"; did you mean '{near}'?" if near else ""
+            raise FunctionMissingError(f"the module {module} has no '{name}'{advice}") from None
     return found
 
 

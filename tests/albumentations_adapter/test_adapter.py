@@ -231,7 +231,16 @@ class _OtherLibrary:
             {},
             "additional_targets: depth: name the fields of masks in from_albumentations",
         ),
-        (A.Lambda(image=np.negative), {}, "Lambda: Albumentations cannot write it down"),
+        (
+            A.Lambda(image=np.negative),
+            {},
+            "Lambda: a Lambda calls .* write the step 'python: {call",
+        ),
+        (
+            A.Compose([A.OneOf([A.Lambda(image=np.negative, name="negative"), A.ISONoise()])]),
+            {},
+            "a Lambda calls a function of your code: write the step 'python: {call",
+        ),
         (
             A.Compose([A.Normalize(), A.InvertImg()]),
             {},

@@ -10,12 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from gpupipe.bench import against
 from gpupipe.bench.against import count_images
 from gpupipe.bench.compare import compare
 from gpupipe.bench.comparison import Comparison, Contestant, Result, describe_verdict
 from gpupipe.bench.contestant import Contest
+from gpupipe.cli.app import main
 from gpupipe.errors import EngineError
 from helpers.made_comparison import measured
 
@@ -34,6 +36,16 @@ def make_number():
 
 def fail():
     raise ValueError("no such folder")
+
+class Broken(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, n):
+        raise KeyError("no such label")
+
+def make_broken():
+    return DataLoader(Broken(), 4, num_workers=1)
 """
 
 
@@ -83,10 +95,29 @@ def test_what_is_no_loader_is_named(contest: Contest, function: str, message: st
     assert "my_loader_of_tests" in str(caught.value)
 
 
-def test_an_exception_of_the_function_is_shown_with_its_line(contest: Contest) -> None:
-    with pytest.raises(EngineError, match="no such folder") as caught:
+def test_an_exception_of_the_function_is_one_line_with_its_own(contest: Contest) -> None:
+    with pytest.raises(EngineError) as caught:
         run(contest, "fail")
-    assert re.search(r"my_loader_of_tests.py\", line \d+, in fail", str(caught.value))
+    line = r"my_loader_of_tests:fail: raised ValueError: no such folder at .*_of_tests\.py:15"
+    assert re.fullmatch(line, str(caught.value))
+
+
+def test_an_exception_in_a_worker_is_one_line_with_that_of_the_data_set(contest: Contest) -> None:
+    own = replace(contest, against="my_loader_of_tests:make_broken", cores=CORES)
+    with pytest.raises(EngineError) as caught:
+        against.run(own)
+    line = r"raised KeyError: 'no such label' at .*my_loader_of_tests\.py:22"
+    assert re.fullmatch(line, str(caught.value))
+
+
+def test_the_command_looks_for_the_function_before_all_else(
+    contest: Contest,
+) -> None:
+    """The root has no images, which would be refused later."""
+    own = ["data.root=none", "--against", "my_loader_of_tests:make_loadr"]
+    done = CliRunner().invoke(main, ["compare", contest.config, *own])
+    assert done.exit_code == 1
+    assert "has no 'make_loadr'; did you mean 'make_loader'?" in done.output
 
 
 @pytest.mark.parametrize(

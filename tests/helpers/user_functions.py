@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -113,6 +114,12 @@ def exit_if_dark(image: torch.Tensor) -> torch.Tensor:
 def leave_if_dark(image: torch.Tensor) -> torch.Tensor:
     if image.float().mean() < 60:
         sys.exit("it is dark")
+    return image
+
+
+def cancel_if_dark(image: torch.Tensor) -> torch.Tensor:
+    if image.float().mean() < 60:
+        raise asyncio.CancelledError("it is dark")  # a BaseException
     return image
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,27 @@ def test_what_fails_in_a_worker_names_function_and_sample(
         images(root, step(name, workers=1, timeout=2), CROP, **options)
     for part in ("pipeline.1", f"{name} (", "4.png"):
         assert part in str(caught.value)
+
+
+def test_an_exception_that_is_no_exception_ends_the_epoch(root: Path) -> None:
+    """A BaseException of a function, in a thread of the engine."""
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            images(root, step("cancel_if_dark", returns={}), CROP, **ENGINES[0])
+        except BaseException as e:
+            caught.append(e)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    (error,) = caught
+    assert isinstance(error, EngineError)
+    for part in ("engine: cpu", "CancelledError: it is dark", "user_functions.py:"):
+        assert part in str(error)
+    assert ".png" not in str(error)
 
 
 @pytest.mark.parametrize("options", ENGINES[:2], ids=str)

@@ -10,6 +10,7 @@ If a sample fails, the later stages leave it out. If a stage itself fails, the w
 `result` is set in any case: otherwise the consumer would wait forever.
 """
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from gpupipe.engines.cpu.program import FieldProgram
 from gpupipe.engines.cpu.sample_reader import SampleReader
 from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.engines.cpu.threads import ThreadPool
-from gpupipe.errors import EngineError, GpupipeError, StepError, describe_error
+from gpupipe.errors import EngineError, GpupipeError, StepError, describe_error, name_error
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.user_calls import list_calls
 from gpupipe.runtime import tracing
@@ -144,14 +145,20 @@ class BatchInFlight:
     ) -> None:
         """Share the calls `run(part)` out among the threads; then call `then()`, the next stage.
 
-        `run` must not raise. If `then` raises, the batch fails with that error.
+        If `run` or `then` raises, the batch fails: otherwise the consumer would wait forever.
         """
 
-        def begin_next() -> None:
+        def begin_next(error: BaseException | None = None) -> None:
             try:
+                if error is not None:
+                    raise error
                 then()
-            except Exception as e:  # without it the consumer would wait forever
+            except (GpupipeError, SampleIncompatibleError) as e:
                 self.result.set_exception(e)
+            except BaseException as e:  # SystemExit, too: it would end the consumer silently
+                failure = EngineError(machine_failure(e) or _describe_failure(e))
+                failure.__cause__ = e
+                self.result.set_exception(failure)
 
         if parts:
             self._starter.threads.parallel_for(parts, run, begin_next)
@@ -267,3 +274,10 @@ class BatchInFlight:
                 if self._starter.start_copy is not None:
                     result.on_gpu = self._starter.start_copy(result.fields)
         self.result.set_result(result)
+
+
+def _describe_failure(error: BaseException) -> str:
+    """Return what failed a batch, with the line of the code that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    line = f"{frame.filename}:{frame.lineno}"
+    return f"engine: cpu could not make a batch: {name_error(error)} at {line}"

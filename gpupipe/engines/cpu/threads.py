@@ -42,19 +42,24 @@ class ThreadPool:
         torch.set_num_threads(number)
 
     def parallel_for(
-        self, items: Sequence[_Item], task: Callable[[_Item], None], then: Callable[[], None]
+        self,
+        items: Sequence[_Item],
+        task: Callable[[_Item], None],
+        then: Callable[[BaseException | None], None],
     ) -> None:
-        """Share the calls `task(item)` out among the threads, and call `then()` after the last.
+        """Share the calls `task(item)` out among the threads, and call `then` after the last.
 
         This method returns at once, and may be called again meanwhile. A thread that finds no item
         left goes on to the items of the next call of this method.
 
         Args:
             items: One item or more.
-            task: Must not raise.
-            then: Must not raise. Runs on the thread that ends last.
+            task: Called with an item. If it raises, the items that have not started are dropped.
+            then: Called with the first exception of `task`, or None, on the thread that ends last.
+                Must not raise.
         """
         left, lock = deque(items), Lock()
+        errors: list[BaseException] = []
         running = min(self.count, len(items))
 
         def run() -> None:
@@ -64,12 +69,16 @@ class ThreadPool:
                     item = left.popleft()
                 except IndexError:
                     break
-                task(item)
+                try:
+                    task(item)
+                except BaseException as e:  # the executor would drop it, and `then` never run
+                    left.clear()
+                    errors.append(e)
             with lock:
                 running -= 1
                 is_last = not running
             if is_last:
-                then()
+                then(next(iter(errors), None))
 
         for _ in range(running):
             self._executor.submit(run)

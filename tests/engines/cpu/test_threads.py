@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import resource
 import threading
@@ -18,7 +19,7 @@ from gpupipe.engines.cpu.threads import ThreadPool
 def run_all(count: int, items: Any, task: Callable[[Any], None]) -> None:
     """Run a task on all items in a pool of `count` threads."""
     pool, is_done = ThreadPool(count), threading.Event()
-    pool.parallel_for(items, task, is_done.set)
+    pool.parallel_for(items, task, lambda error: is_done.set())
     assert is_done.wait(300)
     pool.close()
 
@@ -45,6 +46,31 @@ def test_then_is_called_after_the_last_item() -> None:
     done: list[int] = []
     run_all(3, range(20), done.append)
     assert sorted(done) == list(range(20))
+
+
+def test_an_exception_of_a_task_ends_the_call() -> None:
+    """The items that have not started are dropped, and the pool goes on to other calls."""
+    pool, is_done = ThreadPool(2), threading.Event()
+    errors: list[BaseException | None] = []
+    started: list[int] = []
+
+    def fail(item: int) -> None:
+        started.append(item)
+        raise asyncio.CancelledError("of a task")  # a BaseException
+
+    def end(error: BaseException | None) -> None:
+        errors.append(error)
+        is_done.set()
+
+    pool.parallel_for(range(8), fail, end)
+    assert is_done.wait(300)
+    assert str(errors[0]) == "of a task"
+    assert len(started) <= 2
+    is_done.clear()
+    pool.parallel_for(range(8), started.append, end)
+    assert is_done.wait(300)
+    assert errors[1] is None
+    pool.close()
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone has it")
