@@ -23,6 +23,7 @@ class CallFailedError(Exception):
         message: The message of the exception; "" if there was none.
         kinds: The qualified names of the exception's class and of its bases.
         machine: The failure of the machine that caused it; "" if it is the function's.
+        is_timeout: Whether the call took longer than it may.
     """
 
     reason: str
@@ -30,6 +31,7 @@ class CallFailedError(Exception):
     message: str = ""
     kinds: tuple[str, ...] | list[str] = ()
     machine: str = ""
+    is_timeout: bool = False
 
     def __str__(self) -> str:
         return self.reason

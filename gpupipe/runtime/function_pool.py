@@ -16,10 +16,12 @@ import select
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
@@ -38,6 +40,11 @@ if TYPE_CHECKING:
 
 _NUMBER = np.dtype(np.uint16)
 """The numbers of processes in the pipe."""
+_SECONDS_TO_RECORD = 0.5
+"""How long a thread may take to record that its call hung."""
+IS_SKIPPED: ContextVar[Callable[[], bool]] = ContextVar("is_skipped", default=lambda: False)
+"""Returns whether nobody needs the result of a call that waits for a process. Set by an engine for
+each sample, it is asked after another call hung: this one may take as long."""
 
 
 class FunctionPool:
@@ -183,23 +190,43 @@ class _Processes:
         self.pipes = np.full((count, 2), -1, np.int32)
         self._memories: dict[int, SharedTensors] = {}
         self._processes: dict[int, FunctionProcess] = {}
+        self._num_timeouts = 0
         weakref.finalize(self, _end_all, self._processes, self._memories, self.numbers, self.owner)
         self._put(*range(count))
 
     @contextmanager
     def take(self) -> Iterator[FunctionProcess]:
-        """Wait for a process that is free; end it if the `with` block raises."""
-        free = select.poll()
-        free.register(self.numbers[0], select.POLLIN)
-        while (number := self._take_now()) is None:
-            free.poll()
+        """Wait for a process that is free; end it if the `with` block raises.
+
+        Raises:
+            CallFailedError: While this call waited, another one hung, and IS_SKIPPED is true.
+        """
+        num_timeouts = self._num_timeouts
+        number = self._wait()
+        while self._num_timeouts != num_timeouts:
+            num_timeouts = self._num_timeouts
+            self._put(number)
+            time.sleep(_SECONDS_TO_RECORD)
+            if IS_SKIPPED.get()():
+                raise CallFailedError("was not called, since another call hung")
+            number = self._wait()
         try:
             yield self._start(number)
-        except BaseException:
+        except BaseException as e:
+            if isinstance(e, CallFailedError) and e.is_timeout:
+                self._num_timeouts += 1
             self._end(number)
             raise
         finally:
             self._put(number)
+
+    def _wait(self) -> int:
+        """Wait for a process that is free, and take its number."""
+        free = select.poll()
+        free.register(self.numbers[0], select.POLLIN)
+        while (number := self._take_now()) is None:
+            free.poll()
+        return number
 
     def _take_now(self) -> int | None:
         """Take the number of a free process; None if all are in use."""

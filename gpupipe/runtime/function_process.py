@@ -122,9 +122,8 @@ class FunctionProcess:
             self._process.send_signal(STACK_SIGNAL)
             stack = self._read_report(_SECONDS_TO_REPORT)
             advice = "its process was ended; `timeout` sets the seconds that a call may take"
-            raise CallFailedError(
-                f"has not returned after {timeout:g} s{at}{self._find_line(stack)}: {advice}", stack
-            )
+            reason = f"has not returned after {timeout:g} s{at}{self._find_line(stack)}: {advice}"
+            raise CallFailedError(reason, stack, is_timeout=True)
         try:
             answer: dict[str, Any] = json.loads(self._answers.recv_bytes())
         except (EOFError, OSError):  # OSError: in the middle of an answer

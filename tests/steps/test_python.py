@@ -169,6 +169,19 @@ def test_what_fails_in_a_worker_names_function_and_sample(
         assert part in str(caught.value)
 
 
+def test_few_calls_wait_for_the_timeout(tmp_path: Path) -> None:
+    """Of 12 dark images, those that three threads have begun may hang, and no later ones."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for n in range(13):
+        Image.new("RGB", (40, 40), (0, 0, 0) if n else (200, 200, 200)).save(folder / f"{n:02}.jpg")
+    log = tmp_path / "log"
+    hang = step("note_and_hang_if_dark", args={"log": str(log)}, workers=1, timeout=1, returns={})
+    with pytest.raises(StepError, match=r"not returned after 1 s at .*user_functions.*\.jpg"):
+        images(tmp_path, hang, batch_size=6, engine="cpu", threads=2)
+    assert 1 <= len(log.read_text().splitlines()) <= 5
+
+
 def test_an_exception_that_is_no_exception_ends_the_epoch(root: Path) -> None:
     """A BaseException of a function, in a thread of the engine."""
     caught: list[BaseException] = []

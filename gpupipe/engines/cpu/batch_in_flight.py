@@ -44,6 +44,8 @@ _MAX_READ, _MIN_RUN = 64, 8
 """The maximum number of samples that one call reads, and the minimum that one call runs. What
 Python does for a call costs as much as for several samples, and more after the caches were used for
 pixels."""
+_BEFORE_ALL = -1
+"""Stands in place of a row for the whole batch: all its rows come after it."""
 
 
 @dataclass
@@ -66,6 +68,27 @@ class BatchResult:
     shapes: list[Shapes] = field(default_factory=list)
     on_gpu: CopiedFields | None = None
     annotations: BatchAnnotations | None = None
+
+
+@dataclass
+class RunFailures:
+    """The first sample that ends a run, which its batches share. Later samples need not run.
+
+    Attributes:
+        num_started: How many batches of the run were started.
+        first: The number of a batch in the run, and a position in its plan; None without a failure.
+    """
+
+    num_started: int = 0
+    first: tuple[int, int] | None = None
+
+    def record(self, batch: int, row: int) -> None:
+        if self.first is None or (batch, row) < self.first:
+            self.first = batch, row
+
+    def is_before(self, batch: int, row: int) -> bool:
+        """Return whether a sample before this one ends the run."""
+        return self.first is not None and self.first < (batch, row)
 
 
 @dataclass(frozen=True)
@@ -95,9 +118,15 @@ class BatchStarter:
     maps: Mapping[str, MappedFiles]
     reads_only: bool = False
 
-    def start(self, plan: Plan) -> "BatchInFlight":
-        """Start to read and transform the samples of a plan; return the batch in flight."""
-        return BatchInFlight(self, self._readers[self.job.pipeline.phase_of(plan.epoch)], plan)
+    def start(self, plan: Plan, failures: RunFailures | None = None) -> "BatchInFlight":
+        """Start to read and transform the samples of a plan; return the batch in flight.
+
+        Args:
+            plan: The plan.
+            failures: The failures of the run, whose batches are started in order.
+        """
+        reader = self._readers[self.job.pipeline.phase_of(plan.epoch)]
+        return BatchInFlight(self, reader, plan, failures or RunFailures())
 
     @cached_property
     def _readers(self) -> Sequence[SampleReader]:
@@ -115,11 +144,15 @@ class BatchInFlight:
             fails. If only some samples fail, the BatchResult lists them.
     """
 
-    def __init__(self, starter: BatchStarter, reader: SampleReader, plan: Plan) -> None:
+    def __init__(
+        self, starter: BatchStarter, reader: SampleReader, plan: Plan, failures: RunFailures
+    ) -> None:
         self.plan = plan
         self.result: Future[BatchResult] = Future()
         self._starter, self._reader, self._lowering = starter, reader, reader.lowering
         self._is_cancelled = False
+        self._run, self._number = failures, failures.num_started
+        failures.num_started += 1
         self._samples = reader.begin(plan.ids)
         """The samples of each field, by their position in the plan, and from `run` on by slot."""
         self._failed: dict[int, str] = {}
@@ -154,10 +187,12 @@ class BatchInFlight:
                     raise error
                 then()
             except (GpupipeError, SampleIncompatibleError) as e:
+                self._run.record(self._number, _BEFORE_ALL)
                 self.result.set_exception(e)
             except BaseException as e:  # SystemExit, too: it would end the consumer silently
                 failure = EngineError(machine_failure(e) or _describe_failure(e))
                 failure.__cause__ = e
+                self._run.record(self._number, _BEFORE_ALL)
                 self.result.set_exception(failure)
 
         if parts:
@@ -187,9 +222,15 @@ class BatchInFlight:
             self._errors[row] = EngineError(failure)
         else:
             self._failed[row] = describe_error(error)
+        if row in self._errors:
+            self._run.record(self._number, row)
+
+    def _is_skipped(self, row: int = _BEFORE_ALL) -> bool:
+        """Return whether the samples from `row` on need not run."""
+        return self._is_cancelled or self._run.is_before(self._number, row)
 
     def _read_part(self, rows: range) -> None:
-        if self._is_cancelled:
+        if self._is_skipped(rows[0]):
             return
         with tracing.span("read", "loader", batch=self._key, rows=[rows[0], rows[-1]]):
             ids = self.plan.ids[rows[0] : rows[-1] + 1]
@@ -207,7 +248,7 @@ class BatchInFlight:
     def _lower(self) -> None:
         with tracing.span("compute parameters", "loader", batch=self._key):
             self._rows = [row for row in range(len(self.plan.ids)) if row not in self._failed]
-            if self._starter.reads_only or self._errors or self._is_cancelled:
+            if self._starter.reads_only or self._errors or self._is_skipped():
                 return
             try:
                 programs = self._lower_rows(self._rows)
@@ -222,7 +263,7 @@ class BatchInFlight:
                 open=self._reader.open,
                 cache=self._starter.cache,
                 on_error=lambda n, error: self._on_error(self._rows[n], error),
-                is_cancelled=lambda: self._is_cancelled,
+                is_skipped=lambda n: self._is_skipped(self._rows[n]),
                 key=self._key,
             )
 
@@ -262,7 +303,7 @@ class BatchInFlight:
         passed = [n for n, row in enumerate(self._rows) if row not in self._failed]
         outputs, self._outputs = self._outputs, {}
         self._samples, self._runner = {}, None
-        if outputs and not self._is_cancelled:
+        if outputs and not self._is_skipped():
             may_differ = self._lowering.job.loader.shapes != "equal"
             are_equal = all(output.have_one_shape(passed) for output in outputs.values())
             if may_differ or not are_equal:

@@ -33,6 +33,7 @@ from gpupipe.engines.cpu.batch_in_flight import (
     BatchResult,
     BatchStarter,
     CopiedFields,
+    RunFailures,
 )
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
@@ -196,14 +197,15 @@ class CpuEngine(QuarantiningEngine):
     ) -> Generator[tuple[Plan, BatchResult], None, None]:
         """Yield each plan with its result, in order, while later batches are in flight."""
         in_flight: deque[BatchInFlight] = deque()
+        failures = RunFailures()
         try:
             for plan in islice(plans, self.traits.batches_ahead):
-                in_flight.append(starter.start(plan))
+                in_flight.append(starter.start(plan, failures))
             while in_flight:
                 result = in_flight[0].result.result()
                 plan = in_flight.popleft().plan
                 for following in islice(plans, 1):
-                    in_flight.append(starter.start(following))
+                    in_flight.append(starter.start(following, failures))
                 yield plan, result
                 del result  # its memory is the user's alone
         finally:

@@ -8,7 +8,7 @@ share the scratch memory of the thread. Those that the native program cannot do 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from gpupipe.engines.cpu.program import Content, FieldProgram, run_groups
 from gpupipe.engines.cpu.stages import Run, create_native, create_run, run_native
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime import tracing
+from gpupipe.runtime.function_pool import IS_SKIPPED
 
 _NOT_NATIVE = b""
 """The content of a sample on which no native program runs."""
@@ -42,7 +43,7 @@ class SampleRunner:
         open: Returns a sample of a field as the program takes it: see SampleReader.open.
         cache: The decoded cache, or None.
         on_error: Called with the row of a sample that failed, and the error.
-        is_cancelled: Returns whether to skip the samples that have not started.
+        is_skipped: Returns whether to skip a row that has not started, and those after it.
         key: The name of the batch in traces.
     """
 
@@ -52,7 +53,7 @@ class SampleRunner:
     open: Callable[[str, Content | CachedImage], Content | CachedImage]
     cache: DecodedCache | None
     on_error: Callable[[int, Exception], None]
-    is_cancelled: Callable[[], bool]
+    is_skipped: Callable[[int], bool]
     key: str
 
     @cached_property
@@ -87,18 +88,20 @@ class SampleRunner:
         ]
         failed = set()
         for row in rows if alone else ():
-            if self.is_cancelled():
+            if self.is_skipped(row):
                 return
             if not self._run_alone(row, alone):
                 failed.add(row)
         for name, run in self.native.items():
-            if self.is_cancelled():
+            if self.is_skipped(rows.start):
                 return
             try:
                 undone = run_native(run, rows)
             except Exception:  # such as MemoryError: samples that run alone raise their own errors
                 undone = list(rows)
             for row in undone:
+                if self.is_skipped(row):
+                    return
                 if row not in failed and not self._run_alone(row, [name]):
                     failed.add(row)
 
@@ -130,6 +133,7 @@ class SampleRunner:
     def _run_alone(self, row: int, names: Sequence[str]) -> bool:
         """Run some fields of a sample; return whether none failed."""
         scratch.begin_sample()
+        token = IS_SKIPPED.set(partial(self.is_skipped, row))
         try:
             with tracing.span("sample", "loader", batch=self.key, row=row):
                 for name in names:
@@ -139,6 +143,8 @@ class SampleRunner:
         except Exception as e:
             self.on_error(row, e)
             return False
+        finally:
+            IS_SKIPPED.reset(token)
         return True
 
     def _list_inputs(self, name: str, field: FieldSamples) -> Sequence[object]:

@@ -199,7 +199,7 @@ def test_nothing_runs_after_a_cancellation() -> None:
             open=nothing,
             cache=None,
             on_error=lambda row, error: failed.append(row),
-            is_cancelled=lambda is_cancelled=is_cancelled: is_cancelled,
+            is_skipped=lambda row, is_cancelled=is_cancelled: is_cancelled,
             key="",
         )
         runner.run(range(7, 8))
