@@ -20,7 +20,7 @@ from gpupipe.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from gpupipe.config import Config
-    from gpupipe.conversion.convert import Conversion
+    from gpupipe.conversion.convert import ConversionResult
 
 _MANY = 5
 
@@ -93,7 +93,7 @@ def _refuse_servers(config: "Config") -> None:
         raise ConfigError.at("loader.server", why)
 
 
-def _describe(result: "Conversion") -> Iterator[str]:
+def _describe(result: "ConversionResult") -> Iterator[str]:
     plan, shards = result.plan, [shard for shard in result.shards if shard.samples]
     rate = result.source_bytes / max(result.seconds, 1e-3)
     yield (
@@ -117,7 +117,7 @@ def _describe(result: "Conversion") -> Iterator[str]:
     yield f"Train on it: gpupipe run {result.config}"
 
 
-def _list_changes(result: "Conversion") -> Iterator[str]:
+def _list_changes(result: "ConversionResult") -> Iterator[str]:
     options, changes = result.plan.options, result.changes
     if number := changes.get("reduced"):
         yield (
@@ -138,7 +138,7 @@ def _list_changes(result: "Conversion") -> Iterator[str]:
         )
 
 
-def _list_kept(result: "Conversion") -> Iterator[str]:
+def _list_kept(result: "ConversionResult") -> Iterator[str]:
     plan = result.plan
     if not result.changes:
         yield "all bytes of the files"
@@ -150,7 +150,7 @@ def _list_kept(result: "Conversion") -> Iterator[str]:
     yield from (f"'{name}'" for name in (*plan.values, *plan.lists))
 
 
-def _as_json(result: "Conversion") -> dict[str, Any]:
+def _as_json(result: "ConversionResult") -> dict[str, Any]:
     return {
         "schema": "gpupipe-convert-1",
         "config": str(result.config),

@@ -19,7 +19,7 @@ from gpupipe.conversion.job import SUFFIXES, ConversionJob
 from gpupipe.conversion.manifest import Manifest, ShardRecord
 from gpupipe.conversion.output_folder import hold_folder, writing_to
 from gpupipe.conversion.plan import Options, StoragePlan, plan_storage
-from gpupipe.conversion.samples import Sample, SampleReader
+from gpupipe.conversion.samples import ConvertedReader, ConvertedSample
 from gpupipe.dataset.index import Index
 from gpupipe.decoders.chain import DecoderChain
 from gpupipe.errors import ConfigError, DataError, GpupipeError
@@ -34,7 +34,7 @@ _MAX_SHARDS = 99_999
 
 
 @dataclass(frozen=True)
-class Conversion:
+class ConversionResult:
     """What a conversion has done.
 
     Attributes:
@@ -74,7 +74,7 @@ class Conversion:
         return total
 
 
-def convert(config: Config, folder: Path, options: Options, progress: Progress) -> Conversion:
+def convert(config: Config, folder: Path, options: Options, progress: Progress) -> ConversionResult:
     """Write all samples of a config to shards in a folder, and a config that reads them.
 
     Shards that an earlier run has finished are kept.
@@ -104,7 +104,7 @@ def convert(config: Config, folder: Path, options: Options, progress: Progress) 
     with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
     chain = DecoderChain(config.loader.decoder, config.source.max_pixels)
-    reader = SampleReader(plan, index, chain)
+    reader = ConvertedReader(plan, index, chain)
     with hold_folder(folder):
         settings = _describe(index, options) | {"rows": _choose_rows(reader, options)}
         with writing_to(folder):
@@ -117,7 +117,7 @@ def convert(config: Config, folder: Path, options: Options, progress: Progress) 
         if not any(shard.samples for shard in shards):
             raise DataError(f"{folder}: every sample was left out, so there is nothing to read")
         path = _finish(job, pattern, shards, progress)
-    return Conversion(
+    return ConversionResult(
         path,
         plan,
         shards,
@@ -182,7 +182,7 @@ def _describe(index: Index, options: Options) -> dict[str, Any]:
     }
 
 
-def _choose_rows(reader: SampleReader, options: Options) -> int:
+def _choose_rows(reader: ConvertedReader, options: Options) -> int:
     """Return how many samples a shard has, by the mean size of some samples as they are stored.
 
     A small data set has a shard for each core.
@@ -193,7 +193,7 @@ def _choose_rows(reader: SampleReader, options: Options) -> int:
     sizes = [
         sum(len(content.data) for content in sample.contents.values())
         for sample in samples
-        if isinstance(sample, Sample)
+        if isinstance(sample, ConvertedSample)
     ]
     of_size = round(options.shard_bytes * len(sizes) / max(1, sum(sizes))) if sizes else count
     return max(min(of_size, -(-count // cores())), -(-count // _MAX_SHARDS), 1)

@@ -13,8 +13,8 @@ from gpupipe.conversion import parquet_shards, tar_shards
 from gpupipe.conversion.manifest import Manifest, ShardRecord
 from gpupipe.conversion.output_folder import sync_folder, writing_to
 from gpupipe.conversion.plan import StoragePlan
-from gpupipe.conversion.samples import BadSample, Sample, SampleReader
-from gpupipe.conversion.shard_contents import ShardContents, ShardWriter, StoredShard
+from gpupipe.conversion.samples import BadSample, ConvertedReader, ConvertedSample
+from gpupipe.conversion.shard_contents import ContentWriter, ShardContents, StoredShard
 from gpupipe.dataset.index import Index
 from gpupipe.errors import DataError, GpupipeError, SampleError, TooManyBadError
 from gpupipe.runtime.files import write_atomically
@@ -31,7 +31,7 @@ class ConversionJob:
     """Writes the shards that are not finished, on all cores."""
 
     config: Config
-    reader: SampleReader
+    reader: ConvertedReader
     folder: Path
     manifest: Manifest
     _stop: Event = field(default_factory=Event)
@@ -120,12 +120,12 @@ class ConversionJob:
         total = "" if self.plan.options.format == "tar" else f"-of-{count:05d}"
         return f"shard-{number:05d}{total}{SUFFIXES[self.plan.options.format]}"
 
-    def _open_writer(self, path: Path) -> ShardWriter:
+    def _open_writer(self, path: Path) -> ContentWriter:
         if self.plan.options.format == "tar":
             return tar_shards.TarWriter(self.plan, path)
         return parquet_shards.ParquetWriter(self.plan, self.index, path)
 
-    def _read(self, rows: range) -> Iterator[Sample | BadSample]:
+    def _read(self, rows: range) -> Iterator[ConvertedSample | BadSample]:
         """Yield the samples of some rows. Raises DataError if a bad one must not be left out."""
         for sample in self.reader.read(rows):
             if self._stop.is_set():

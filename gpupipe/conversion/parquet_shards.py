@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.conversion.plan import LABEL, StoragePlan
-from gpupipe.conversion.samples import Sample
+from gpupipe.conversion.samples import ConvertedSample
 from gpupipe.conversion.shard_contents import StoredShard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.labels import join_labels
@@ -51,7 +51,7 @@ class ParquetWriter:
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: ConvertedSample) -> None:
         row: dict[str, Any] = {**sample.values, **sample.lists}
         for name, content in sample.contents.items():
             path = f"{sample.row:09d}.{content.kind}"

@@ -41,7 +41,7 @@ class Content(NamedTuple):
     numbers: int
 
 
-class Sample(NamedTuple):
+class ConvertedSample(NamedTuple):
     """One sample.
 
     Attributes:
@@ -81,7 +81,7 @@ class _UnusableError(Exception):
 
 
 @dataclass(frozen=True)
-class SampleReader:
+class ConvertedReader:
     """Reads samples. Its methods run on several threads at once.
 
     Attributes:
@@ -94,7 +94,7 @@ class SampleReader:
     index: Index
     chain: DecoderChain
 
-    def read(self, rows: range) -> Iterator[Sample | BadSample]:
+    def read(self, rows: range) -> Iterator[ConvertedSample | BadSample]:
         """Yield the samples of some rows, in order.
 
         Raises:
@@ -129,7 +129,7 @@ class SampleReader:
                 found.append(describe_error(e))
         return found
 
-    def _make(self, row: int, parts: Mapping[str, NDArray[np.uint8] | str]) -> Sample:
+    def _make(self, row: int, parts: Mapping[str, NDArray[np.uint8] | str]) -> ConvertedSample:
         """Return a sample. Raises _UnusableError if it cannot be stored."""
         if reason := self.index.faults.explain(row):
             raise _UnusableError(self.index.main, reason)
@@ -148,7 +148,7 @@ class SampleReader:
             change = reduced if isinstance(reduced, str) else "reduced"
             if change:
                 changes[change] = changes.get(change, 0) + 1
-        return Sample(
+        return ConvertedSample(
             row,
             contents,
             self._find_label(row, parts),

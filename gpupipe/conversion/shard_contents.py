@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.conversion.samples import Sample
+from gpupipe.conversion.samples import ConvertedSample
 from gpupipe.formats.list_values import ListValues
 
 
-class ShardWriter(Protocol):
+class ContentWriter(Protocol):
     """Writes one shard."""
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: ConvertedSample) -> None:
         """Write a sample. Raises OSError if that fails."""
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class ShardContents:
         values: The numbers of each value, a list with an element for each sample.
         lists: The same for the items of each list.
         source_bytes: The bytes of the fields in the source.
-        changes: How many files were changed, by the kind of the change, as in Sample.
+        changes: How many files were changed, by the kind of the change, as in ConvertedSample.
     """
 
     rows: list[int] = field(default_factory=list)
@@ -69,7 +69,7 @@ class ShardContents:
     source_bytes: int = 0
     changes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: ConvertedSample) -> None:
         self.rows.append(sample.row)
         for name, content in sample.contents.items():
             numbers = memoryview(content.data)[len(content.data) - content.numbers :]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpupipe.conversion.plan import StoragePlan
-from gpupipe.conversion.samples import Sample
+from gpupipe.conversion.samples import ConvertedSample
 from gpupipe.conversion.shard_contents import ShardContents, StoredShard
 from gpupipe.dataset.reading import map_file
 from gpupipe.errors import GpupipeError
@@ -42,7 +42,7 @@ class TarWriter:
         self._tar = tarfile.open(fileobj=self._file, mode="w")  # noqa: SIM115  # see `close`
         self._lines: list[str] = []
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: ConvertedSample) -> None:
         key, parts = f"{sample.row:09d}", []
         for field in self._plan.fields:
             content = sample.contents[field.name]

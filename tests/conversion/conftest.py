@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.conversion.convert import Conversion
+from gpupipe.conversion.convert import ConversionResult
 from helpers.conversions import COUNT, run, write_config
 
 
@@ -30,21 +30,26 @@ def photo_config(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="session")
-def tarred(photo_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Conversion:
+def tarred(photo_config: Path, tmp_path_factory: pytest.TempPathFactory) -> ConversionResult:
     """The photographs in tar shards."""
     return run(photo_config, tmp_path_factory.mktemp("tar") / "shards")
 
 
 @pytest.fixture(scope="session")
-def in_parquet(photo_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Conversion:
+def in_parquet(photo_config: Path, tmp_path_factory: pytest.TempPathFactory) -> ConversionResult:
     """The photographs in Parquet shards."""
     pytest.importorskip("pyarrow", reason="needs pyarrow: install the extra 'parquet'")
     return run(photo_config, tmp_path_factory.mktemp("parquet") / "shards", format="parquet")
 
 
 @pytest.fixture
-def find(tarred: Conversion, request: pytest.FixtureRequest) -> Callable[[str], Conversion]:
+def find(
+    tarred: ConversionResult, request: pytest.FixtureRequest
+) -> Callable[[str], ConversionResult]:
     """A function from a format to the conversion to it."""
-    return lambda format: (
-        tarred if format == "tar" else request.getfixturevalue("in_parquet")  # type: ignore[no-any-return]
-    )
+
+    def find(format: str) -> ConversionResult:
+        found: ConversionResult = request.getfixturevalue("in_parquet")
+        return found
+
+    return lambda format: tarred if format == "tar" else find(format)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.conversion.convert import Conversion
+from gpupipe.conversion.convert import ConversionResult
 from gpupipe.errors import GpupipeError
 from helpers.conversions import COUNT, STEPS, run, write_config
 
@@ -42,7 +42,7 @@ class Blocking:
 
 @pytest.mark.parametrize("format", ["tar", "parquet"])
 def test_batches_of_the_shards_are_those_of_the_source_to_the_bit(
-    photo_config: Path, find: Callable[[str], Conversion], format: str
+    photo_config: Path, find: Callable[[str], ConversionResult], format: str
 ) -> None:
     conversion = find(format)
     assert conversion.samples == COUNT
@@ -92,7 +92,7 @@ def test_a_conversion_that_was_killed_goes_on_and_makes_the_same_files(
 
 
 def test_a_folder_with_other_things_is_refused(
-    photo_config: Path, tarred: Conversion, tmp_path: Path
+    photo_config: Path, tarred: ConversionResult, tmp_path: Path
 ) -> None:
     with pytest.raises(GpupipeError, match=r"another max_side \(None in place of 50\)"):
         run(photo_config, tarred.config.parent, max_side=50)

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from gpupipe import config as configs
-from gpupipe.conversion.convert import Conversion
+from gpupipe.conversion.convert import ConversionResult
 from gpupipe.conversion.index_check import explain_difference
 
 
 def test_a_count_a_label_and_a_name_that_differ_are_told(
-    photo_config: Path, tarred: Conversion
+    photo_config: Path, tarred: ConversionResult
 ) -> None:
     index = configs.build_index(configs.read(photo_config))
     other = configs.build_index(configs.read(tarred.config))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import gpupipe
-from gpupipe.conversion.convert import Conversion
+from gpupipe.conversion.convert import ConversionResult
 from gpupipe.errors import SampleError, TooManyBadError
 from helpers.conversions import COUNT, run, write_config
 
 
 def test_a_second_run_makes_only_the_shards_that_are_gone(
-    photo_config: Path, tarred: Conversion, tmp_path: Path
+    photo_config: Path, tarred: ConversionResult, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(tarred.config.parent, out)

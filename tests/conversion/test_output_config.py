@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gpupipe import config as configs
-from gpupipe.conversion.convert import Conversion, convert
+from gpupipe.conversion.convert import ConversionResult, convert
 from gpupipe.conversion.plan import Options
 from gpupipe.errors import ConfigError
 from gpupipe.runtime.progress import ignore_progress
@@ -16,7 +16,7 @@ from helpers.conversions import run, write_config
 
 
 def test_it_has_the_steps_and_settings_of_the_source(
-    photo_config: Path, tarred: Conversion
+    photo_config: Path, tarred: ConversionResult
 ) -> None:
     before, after = configs.read(photo_config), configs.read(tarred.config)
     assert after.loader == before.loader

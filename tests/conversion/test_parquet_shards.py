@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpupipe.conversion.convert import Conversion
+from gpupipe.conversion.convert import ConversionResult
 from gpupipe.sources.hf import Hf
 from helpers.conversions import COUNT
 
 
-def test_pyarrow_reads_the_files_and_labels(in_parquet: Conversion, photo_folder: Path) -> None:
+def test_pyarrow_reads_the_files_and_labels(
+    in_parquet: ConversionResult, photo_folder: Path
+) -> None:
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(
@@ -23,7 +25,7 @@ def test_pyarrow_reads_the_files_and_labels(in_parquet: Conversion, photo_folder
     assert table.num_rows == COUNT
 
 
-def test_the_features_of_hugging_face_name_the_classes(in_parquet: Conversion) -> None:
+def test_the_features_of_hugging_face_name_the_classes(in_parquet: ConversionResult) -> None:
     index = Hf(root=in_parquet.config.parent).index()
     assert index.classes == (in_parquet.config.parent / "classes.txt").read_text().splitlines()
     assert len(index) == COUNT

@@ -11,7 +11,7 @@ import pytest
 from gpupipe.config import Config
 from gpupipe.conversion.convert import convert
 from gpupipe.conversion.plan import Options, plan_storage
-from gpupipe.conversion.samples import BadSample, Sample, SampleReader, encode_npy
+from gpupipe.conversion.samples import BadSample, ConvertedReader, ConvertedSample, encode_npy
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import SOURCES, Progress, ignore_progress
 from gpupipe.dataset.spec import Spec
@@ -65,10 +65,10 @@ def test_boxes_and_points_of_an_image_that_is_made_smaller_fit_it(boxed: Config)
     index = boxed.source.index()
     plans = [plan_storage(boxed, index, Options(max_side=side)) for side in (None, 160)]
     before, after = (
-        next(SampleReader(plan, index, DecoderChain()).read(range(1))) for plan in plans
+        next(ConvertedReader(plan, index, DecoderChain()).read(range(1))) for plan in plans
     )
-    assert isinstance(before, Sample)
-    assert isinstance(after, Sample)
+    assert isinstance(before, ConvertedSample)
+    assert isinstance(after, ConvertedSample)
     height, width = index.sizes["image"][0].tolist()
     decoded = DecoderChain().find(after.contents["image"].data)[2]
     assert max(decoded.width, decoded.height) == 160
@@ -89,7 +89,7 @@ def test_a_file_that_is_gone_is_a_bad_sample_and_its_neighbours_are_not(
     content = gone.read_bytes()
     gone.unlink()
     try:
-        reader = SampleReader(plan_storage(boxed, index, Options()), index, DecoderChain())
+        reader = ConvertedReader(plan_storage(boxed, index, Options()), index, DecoderChain())
         samples = list(reader.read(range(5)))
     finally:
         gone.write_bytes(content)

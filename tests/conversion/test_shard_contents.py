@@ -10,7 +10,7 @@ import pytest
 from gpupipe import config as configs
 from gpupipe.conversion import parquet_shards, tar_shards
 from gpupipe.conversion.plan import Options, plan_storage
-from gpupipe.conversion.samples import Sample, SampleReader
+from gpupipe.conversion.samples import ConvertedReader, ConvertedSample
 from gpupipe.conversion.shard_contents import ShardContents
 from gpupipe.decoders.chain import DecoderChain
 
@@ -28,8 +28,8 @@ def test_a_byte_that_the_disk_changes_is_found_and_its_sample_named(
         if format == "tar"
         else parquet_shards.ParquetWriter(plan, index, path)
     )
-    for sample in SampleReader(plan, index, DecoderChain()).read(range(3)):
-        assert isinstance(sample, Sample)
+    for sample in ConvertedReader(plan, index, DecoderChain()).read(range(3)):
+        assert isinstance(sample, ConvertedSample)
         writer.add(sample)
         contents.add(sample)
     writer.close()

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.conversion.convert import Conversion
+from gpupipe.conversion.convert import ConversionResult
 from helpers.conversions import COUNT
 
 
 # WebDataset leaves files open.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_webdataset_reads_the_files_and_labels(tarred: Conversion, photo_folder: Path) -> None:
+def test_webdataset_reads_the_files_and_labels(
+    tarred: ConversionResult, photo_folder: Path
+) -> None:
     webdataset = pytest.importorskip("webdataset", reason="needs the library WebDataset")
     shards = [str(tarred.config.parent / shard.shard) for shard in tarred.shards]
     data = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
@@ -28,7 +30,7 @@ def test_webdataset_reads_the_files_and_labels(tarred: Conversion, photo_folder:
     gc.collect()
 
 
-def test_the_index_is_the_one_that_dali_makes(tarred: Conversion, tmp_path: Path) -> None:
+def test_the_index_is_the_one_that_dali_makes(tarred: ConversionResult, tmp_path: Path) -> None:
     wds2idx = pytest.importorskip("wds2idx", reason="needs DALI")
     shard = tarred.config.parent / tarred.shards[0].shard
     with wds2idx.IndexCreator(str(shard), str(tmp_path / "a.idx"), verbose=False) as creator:
@@ -36,6 +38,6 @@ def test_the_index_is_the_one_that_dali_makes(tarred: Conversion, tmp_path: Path
     assert shard.with_suffix(".idx").read_text() == (tmp_path / "a.idx").read_text()
 
 
-def test_members_have_no_times_and_no_owners(tarred: Conversion) -> None:
+def test_members_have_no_times_and_no_owners(tarred: ConversionResult) -> None:
     with tarfile.open(tarred.config.parent / tarred.shards[0].shard) as tar:
         assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in tar} == {(0, 0, 0, "", "")}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe import config as configs
-from gpupipe.conversion.convert import Conversion, convert
+from gpupipe.conversion.convert import ConversionResult, convert
 from gpupipe.conversion.plan import Options
 from gpupipe.runtime.progress import ignore_progress
 
@@ -24,7 +24,7 @@ def write_config(folder: Path, data: dict[str, Any], steps: Any = None, **loader
     return path
 
 
-def run(config: Path, out: Path, **options: Any) -> Conversion:
+def run(config: Path, out: Path, **options: Any) -> ConversionResult:
     """Convert to about five shards, unless `options` say otherwise."""
     settings = Options(**{"shard_bytes": 400_000, **options})
     return convert(configs.read(config), out, settings, ignore_progress)

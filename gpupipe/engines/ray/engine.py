@@ -35,7 +35,7 @@ from gpupipe.engines.last_steps import (
 from gpupipe.engines.ray.cluster import connect, count_workers
 from gpupipe.engines.ray.dispatcher import Autoscaler, PlanDispatcher
 from gpupipe.engines.ray.pool import RayWorkerPool
-from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus, WaitMeter
+from gpupipe.engines.ray.status import ObjectStoreReader, StatusFile, TrainerStatus, WaitMeter
 from gpupipe.engines.ray.worker import BatchAnswer, unpack
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.user_calls import explain_nameless
@@ -191,7 +191,7 @@ class RayEngine(QuarantiningEngine):
             self.traits = self.traits.with_counts(self.pool.target, self._window)
             limits = options.workers if isinstance(options.workers, tuple) else None
             self._meter = WaitMeter(Autoscaler(self.pool, limits).step if limits else None)
-            self._store = StoreReader()
+            self._store = ObjectStoreReader()
             opened.callback(StatusFile(self._describe).close)
             self._opened = opened.pop_all()
         self._at_exit = ExitHandler(self.close)

@@ -79,7 +79,7 @@ class TrainerStatus:
     store: ObjectStore | None = None
 
 
-class StoreReader:
+class ObjectStoreReader:
     """Reads the object stores' counters at most every five seconds: a read asks all nodes."""
 
     def __init__(self) -> None:
