@@ -48,8 +48,10 @@ def find(
 ) -> Callable[[str], ConversionResult]:
     """A function from a format to the conversion to it."""
 
-    def find(format: str) -> ConversionResult:
+    def find_one(format: str) -> ConversionResult:
+        if format == "tar":
+            return tarred
         found: ConversionResult = request.getfixturevalue("in_parquet")
         return found
 
-    return lambda format: tarred if format == "tar" else find(format)
+    return find_one

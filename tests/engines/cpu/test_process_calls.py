@@ -117,7 +117,8 @@ def test_a_pipeline_makes_the_same_images_with_it_as_without(faces: Path) -> Non
         (step,) = (e.step for e in loader.config.pipeline.entries if e.name == "python")
         batches = iter(loader)
         images = by_id([next(batches)])
-        for process in list(step._pool._processes._processes.values()):  # type: ignore[attr-defined]
+        pool = step._pool  # type: ignore[attr-defined]
+        for process in list(pool._processes._processes.values()):
             os.kill(process.pid, signal.SIGKILL)
         images |= by_id(batches)  # type: ignore[arg-type]
     assert images.keys() == expected.keys()
