@@ -15,6 +15,7 @@ import pytest
 
 import gpupipe
 from gpupipe.engines import registry
+from gpupipe.schema.validation_errors import build_model
 
 PACKAGE = Path(gpupipe.__file__).parent
 ROOT = PACKAGE.parent
@@ -91,7 +92,9 @@ class Way:
         if here not in self.visited:
             self.visited.append(here)
         caller = frame.f_back
-        while caller is not None and not top_of(caller.f_code):  # such as pydantic's
+        while caller is not None and (
+            not top_of(caller.f_code) or caller.f_code is build_model.__code__
+        ):  # pydantic's, and the function that words pydantic's errors
             caller = caller.f_back
         if caller is not None and LAYERS[top_of(caller.f_code)] < LAYERS[here]:
             self.climbs.add((caller.f_code.co_filename, caller.f_lineno, here))

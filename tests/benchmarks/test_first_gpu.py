@@ -18,9 +18,9 @@ from helpers.full_product import IS_FULL
 
 MAX_FILES = 8
 """That a machine may give back after a call."""
-SHORT_PARTS = ["probe decode streams"]
+SHORT_PARTS = ["streams"]
 LONG_PARTS = [
-    "versions doctor",
+    "versions doctor probe decode",
     "law_1 broken_files tests",
     "rates engines",
     "training",
