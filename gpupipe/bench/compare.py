@@ -85,7 +85,7 @@ def list_contestants(
     notes += [
         f"{registry.get_title(name)} is not installed, and is left out"
         for name in registry.list_automatic()
-        if name not in engines
+        if name not in engines and not registry.is_installed(name)
     ]
     if not chosen:
         raise EngineError(f"there is nothing to compare: {'; '.join(notes)}")

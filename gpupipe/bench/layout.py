@@ -16,8 +16,6 @@ _MIN_WIDTH = 60
 """Narrower screens show one line per cell."""
 _LONGEST_WORD = 24
 """Longer words, such as paths, may be folded; those of the first column, the names, are not."""
-_MIN_CUT = 20
-"""The least width of a column whose cells end in an ellipsis where they do not fit."""
 _GAP = 3
 """The width between two columns: a space, a divider and a space."""
 
@@ -102,10 +100,7 @@ def _measure(
     sizes = [Measurement.get(console, everything, cell) for cell in cells]
     widest = max((size.maximum for size in sizes), default=0)
     word = max((size.minimum for size in sizes), default=0)
-    if is_first:
-        least = max(word, _LONGEST_WORD)
-    else:
-        least = _MIN_CUT if column.no_wrap else min(word, _LONGEST_WORD)
+    least = max(word, _LONGEST_WORD) if is_first else min(word, _LONGEST_WORD)
     return Measurement(min(widest, least), widest)
 
 

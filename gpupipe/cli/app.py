@@ -37,7 +37,7 @@ from gpupipe.cli.arguments import (
     writing,
 )
 from gpupipe.cli.console import Screen, announce, console, leave_interrupted
-from gpupipe.cli.group import CommandGroup, add_examples
+from gpupipe.cli.group import CommandGroup, complete_help
 from gpupipe.errors import GpupipeError, counted
 
 if TYPE_CHECKING:
@@ -256,4 +256,4 @@ for _command in (
     serve.keys,
 ):
     main.add_command(_command)
-add_examples(main)
+complete_help(main)

@@ -17,7 +17,7 @@ from gpupipe.cli.arguments import (
     options,
     write_json,
 )
-from gpupipe.cli.console import Screen, format_size, print_error
+from gpupipe.cli.console import Screen, announce, format_size, print_error
 from gpupipe.errors import ConfigError, DataError, counted
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def fill(
     It runs data.cache.workers processes on this machine. Training may run on another machine, if
     both share the file system of the cache.
     """
+    announce(f"reading {config}")
     from gpupipe.cache.worker_pool import WorkerPool
 
     source = _read_source(config, overrides)
@@ -80,6 +81,7 @@ def fill(
 @options
 def status(config: ConfigName, overrides: Overrides, json_path: JsonFile = None) -> None:
     """Show what the cache of CONFIG holds, and who fills it."""
+    announce(f"reading {config}")
     from gpupipe.cache import maintenance
 
     state = maintenance.read_status(_open_cache(_read_source(config, overrides)))
@@ -101,6 +103,7 @@ def evict(
     ] = None,
 ) -> None:
     """Evict shards that no epoch uses from the cache of CONFIG, until the cache is small enough."""
+    announce(f"reading {config}")
     from gpupipe.cache import evict as evictions
 
     folder = _open_cache(_read_source(config, overrides))
@@ -124,6 +127,7 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
 
     Exits with 1 if a shard could not be fetched again.
     """
+    announce(f"reading {config}")
     from gpupipe.cache import maintenance
     from gpupipe.cache.stored_fill import create_filler
 

@@ -33,6 +33,8 @@ class Screen:
 
         self.quiet = quiet
         self._console = Console(stderr=True, quiet=quiet)
+        # Not Console.is_terminal: FORCE_COLOR makes that true for a file, which takes no bars.
+        self._is_terminal = sys.stderr.isatty()
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -44,7 +46,7 @@ class Screen:
             console=self._console,
             transient=True,
             refresh_per_second=4,
-            disable=quiet or not self._console.is_terminal,
+            disable=quiet or not self._is_terminal,
         )
         self._task = self._progress.add_task("", total=None, rate="", visible=False)
         self._activity = ""
@@ -82,7 +84,7 @@ class Screen:
 
     def progress(self, activity: str, done: int, total: int | None) -> None:
         """Show how far an activity is; without a terminal, print its name when it begins."""
-        if activity != self._announced and not self.quiet and not self._console.is_terminal:
+        if activity != self._announced and not self.quiet and not self._is_terminal:
             click.echo(activity, err=True)
         self._announced = activity
         self._advance(activity, done, total, f"{done:,}" if done else "")
@@ -97,7 +99,7 @@ class Screen:
         """
 
         def count(activity: str, done: int, total: int) -> None:
-            if activity and not self._console.is_terminal:
+            if activity and not self._is_terminal:
                 click.echo(activity, err=True)
             self._advance(name, done, total, activity)
 

@@ -1,6 +1,9 @@
 """The group of all commands: the sections of its help, and errors as messages with exit codes."""
 
 import io
+import re
+import shutil
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import click
@@ -46,8 +49,36 @@ SECTIONS = {
 """The sections of --help, and of each command the arguments of its example."""
 
 
+_MAX_WIDTH, _MIN_WIDTH = 78, 20
+"""The columns of a help text, between which the terminal decides."""
+
+
+class _HelpFormatter(click.HelpFormatter):
+    """Breaks lines by the width of the terminal: click's own never goes below 50 columns."""
+
+    def __init__(
+        self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None
+    ) -> None:
+        room = shutil.get_terminal_size().columns - 2
+        super().__init__(indent_increment, width or max(_MIN_WIDTH, min(room, _MAX_WIDTH)))
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        super().write_dl(rows, min(col_max, self.width * 2 // 5), col_spacing)
+
+    def getvalue(self) -> str:
+        return re.sub(" +\n", "\n", super().getvalue())
+
+
+class _HelpContext(click.Context):
+    formatter_class = _HelpFormatter
+
+
 class CommandGroup(click.Group):
     """Turns gpupipe's errors into a message and an exit code; only a StepError has a traceback."""
+
+    context_class = _HelpContext
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, examples in SECTIONS.items():
@@ -106,8 +137,17 @@ def _explain_option(error: click.NoSuchOption) -> click.UsageError:
     return click.UsageError(f"{rule}: write {name}=VALUE after the config", error.ctx)
 
 
-def add_examples(group: click.Group) -> None:
-    """Add to the help of each command its example."""
+def complete_help(group: click.Group) -> None:
+    """Give the help of each command its example, and the width of the terminal."""
     for examples in SECTIONS.values():
         for name, arguments in examples.items():
-            group.commands[name].epilog = f"Example: gpupipe {name} {arguments}".rstrip()
+            example = f"Example: gpupipe {name} {arguments}".rstrip()
+            group.commands[name].epilog = f"\b\n{example}"  # one line, to copy
+    _set_width(group)
+
+
+def _set_width(group: click.Group) -> None:
+    for command in group.commands.values():
+        command.context_class = _HelpContext
+        if isinstance(command, click.Group):
+            _set_width(command)

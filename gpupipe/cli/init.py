@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from gpupipe.cli.arguments import options, writing
-from gpupipe.cli.console import Screen
+from gpupipe.cli.console import Screen, announce
 from gpupipe.errors import GpupipeError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def init(
     files, tar shards, TFRecord, .rec, .zip, LMDB, .npy and .npz. Validation data gets a config of
     its own. What is not certain, and what is not read, is printed and stands in the config.
     """
+    announce(f"reading {folder}")
     write_configs(folder, out, force)
     click.echo(f"Try it: gpupipe run {out}")
 
@@ -162,6 +163,7 @@ def schema(
     After 'gpupipe schema --install' an editor with yaml-language-server, such as VS Code, finds it
     by the first line of a file: "# yaml-language-server: $schema=../schemas/config.json".
     """
+    announce("describing all steps and sources")
     from gpupipe.config.json_schema import KINDS, make_schema
 
     if not install:

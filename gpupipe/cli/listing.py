@@ -71,13 +71,12 @@ def list_(kind: str | None, json_path: JsonFile = None) -> None:
 
 
 def items_table(title: str, items: Iterable[Item]) -> Any:
-    """Return a table with one line per item; a summary that does not fit ends in an ellipsis."""
+    """Return a table with one row per item."""
     from gpupipe.bench.tables import new_table
 
     items = list(items)
     is_mixed = any(item.package != OWN_PACKAGE for item in items)
     table = new_table(title, "name", "is", *(["package"] if is_mixed else []))
-    table.columns[1].no_wrap, table.columns[1].overflow = True, "ellipsis"
     for item in items:
         table.add_row(item.name, item.summary, *([item.package] if is_mixed else []))
     return table

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from gpupipe.errors import ConfigError, counted
 
 _LINE_BREAK = re.compile("[\n\x85\u2028\u2029]")
 """The line breaks of YAML; Python has turned the others into the first."""
+_INDENT = 4
 _WIDTH = 100
-_BEFORE = 60
-"""How much of a line that is longer than _WIDTH is shown before the caret."""
+"""How much of a long line is shown where no terminal says its width."""
 
 
 def print_mistakes(error: ConfigError) -> None:
@@ -26,7 +27,7 @@ def print_mistakes(error: ConfigError) -> None:
         where = f"{click.style(problem.where, bold=True)}: " if problem.where else ""
         click.echo(where + problem.what, err=True, color=color)
         for line in _quote(problem.where):
-            click.echo(f"    {line}", err=True, color=color)
+            click.echo(" " * _INDENT + line, err=True, color=color)
 
 
 def _quote(where: str) -> Iterator[str]:
@@ -42,8 +43,25 @@ def _quote(where: str) -> Iterator[str]:
     if not 0 < number <= len(lines):
         return
     line = lines[number - 1].replace("\t", " ")
-    start = max(0, column - 1 - _BEFORE) if len(line) > _WIDTH else 0
-    shown = line[start : start + _WIDTH]
+    shown, before = _cut(line, column - 1, _get_width())
     if shown.strip():
         yield shown.rstrip()
-        yield " " * (column - 1 - start) + click.style("^", fg="red", bold=True)
+        yield " " * before + click.style("^", fg="red", bold=True)
+
+
+def _get_width() -> int:
+    """Return how long a line may be so that the terminal does not break it."""
+    if not sys.stderr.isatty():
+        return _WIDTH
+    columns = os.get_terminal_size(sys.stderr.fileno()).columns  # 0: it does not say
+    return max(1, columns - _INDENT) if columns else _WIDTH
+
+
+def _cut(line: str, index: int, width: int) -> tuple[str, int]:
+    """Return the part of a line around an index, and the index in it; "…" marks what is cut."""
+    if len(line) <= width:
+        return line, index
+    start = max(0, min(index - width * 3 // 5, len(line) - width))
+    end = start + width
+    shown = "…" * (start > 0) + line[start + (start > 0) : end - (end < len(line))]
+    return shown + "…" * (end < len(line)), index - start

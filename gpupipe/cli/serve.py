@@ -19,7 +19,7 @@ from gpupipe.cli.arguments import (
     options_of,
     write_json,
 )
-from gpupipe.cli.console import Screen, print_data_warning
+from gpupipe.cli.console import Screen, announce, print_data_warning
 from gpupipe.errors import counted, short
 from gpupipe.server.options import ServerOptions, parse_options
 
@@ -48,6 +48,8 @@ def serve(
     """Serve the batches of CONFIG to training processes, which get them with gpupipe.connect() or
     engine=remote.
     """
+    if not quiet:
+        announce(f"reading {config}")
     from gpupipe import config as configs
     from gpupipe.loader import open_loader
     from gpupipe.protocol.peers import import_zmq
@@ -146,6 +148,7 @@ def status(
     from gpupipe.protocol.peers import import_zmq
 
     import_zmq()
+    announce(f"asking {address}")
     from gpupipe.server import metrics
 
     stats = metrics.fetch_stats(address, key, server_key, patience)

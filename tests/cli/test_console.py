@@ -83,6 +83,38 @@ def test_a_terminal_shows_what_is_read_before_torch_is_imported(words: str, tmp_
         assert file.read1(1000).startswith(b"reading lfw\r\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("init photos", "reading photos"),
+        ("serve lfw", "reading lfw"),
+        ("cache status lfw", "reading lfw"),
+        ("schema", "describing all steps and sources"),
+        ("status tcp://127.0.0.1:1", "asking tcp://127.0.0.1:1"),
+    ],
+)
+def test_a_terminal_shows_at_once_what_a_command_does(
+    words: str, line: str, tmp_path: Path
+) -> None:
+    terminal, side = pty.openpty()
+    command = [sys.executable, "-m", "gpupipe", *words.split()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=side, cwd=tmp_path) as process:
+        os.close(side)
+        with open(terminal, "rb") as file:
+            first = file.readline()
+            process.kill()
+    assert first == f"{line}\r\n".encode()
+
+
+def test_colour_that_is_forced_brings_no_bars_to_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with console.Screen(quiet=False) as screen:
+        screen.progress("scanning", 0, 10)
+    assert capsys.readouterr().err == "scanning\n"
+
+
 def test_without_a_terminal_nothing_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
     console.announce("reading lfw")
     assert capsys.readouterr() == ("", "")

@@ -21,6 +21,18 @@ def test_every_command_is_in_one_section_of_the_help() -> None:
     assert "..." not in text.partition("Start:")[2], "summaries are whole"
 
 
+@pytest.mark.parametrize("words", [[], ["compare"], ["cache", "evict"]], ids=" ".join)
+def test_a_help_is_as_narrow_as_its_terminal(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = CliRunner().invoke(main, [*words, "--help"]).output.splitlines()
+    examples = [line for line in lines if line.lstrip().startswith("Example: ")]
+    assert [line for line in lines if len(line) > 40 and line not in examples] == []
+    assert lines == [line.rstrip() for line in lines]
+    assert all(f"gpupipe {' '.join(words)}" in line for line in examples), "one line, to copy"
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [pair for examples in SECTIONS.values() for pair in examples.items()],

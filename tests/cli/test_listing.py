@@ -46,7 +46,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "sparkling", raising=False)
 
 
-def test_everything_has_one_line_each() -> None:
+def test_in_a_pipe_everything_has_one_line_each() -> None:
     done = run_gpupipe("list")
     assert done.exit_code == 0, done.output
     for kind in KINDS:
@@ -58,22 +58,16 @@ def test_everything_has_one_line_each() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_summary_that_does_not_fit_ends_in_an_ellipsis(kind: str, width: int) -> None:
+def test_summaries_are_whole_on_a_narrow_terminal(kind: str, width: int) -> None:
     long = Item("step", "a_name_of_thirty_characters_xx", "Long words. " * 20, OWN_PACKAGE)
-    other = Item("step", "other", "Long words. " * 20, "some-package 1.0")
     items = [*list_items(kind), long]
-    for shown in (items, [*items, other]):
-        out = io.StringIO()
-        Console(width=width, file=out).print(items_table(kind, shown))
-        lines = out.getvalue().splitlines()
-        assert all(len(line) <= width for line in lines)
-        for item in shown:
-            (line,) = (line for line in lines if line.split()[:1] == [item.name])
-            words = line.strip().removeprefix(item.name).removesuffix(item.package).strip()
-            assert words == item.summary.strip() or (
-                words.endswith("…") and item.summary.startswith(words[:-1].rstrip())
-            )
-            assert item is not other or item.package in line
+    out = io.StringIO()
+    Console(width=width, file=out).print(items_table(kind, items))
+    lines = out.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    text = "".join(out.getvalue().split())  # where lines break does not matter here
+    for item in items:
+        assert item.name + "".join(item.summary.split()) in text
 
 
 def test_one_kind_as_json() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pty
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,27 @@ def test_of_a_long_line_the_part_around_the_mistake_is_shown(
     assert "data.extension" in what
     assert len(line) <= 104
     assert line[caret.index("^") :].startswith("extension: [jpg]")
+    assert line.startswith("    …"), "what is cut is marked"
+
+
+def test_a_line_is_cut_to_the_width_of_the_terminal(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_text("pipeline: [decode, hflipp, to_dtype: {dtype: float32, scale: true}]\n")
+    terminal, side = pty.openpty()
+    termios.tcsetwinsize(side, (24, 40))
+    with open(terminal, "rb") as file, open(side, "w", encoding="utf-8") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        monkeypatch.setenv("NO_COLOR", "1")
+        with pytest.raises(ConfigError) as caught:
+            configs.read(str(path), ())
+        print_mistakes(caught.value)
+        stderr.flush()
+        lines = file.read1(10_000).decode().splitlines()
+    (number,) = (n for n, line in enumerate(lines) if "hflipp'" in line)
+    line, caret = lines[number + 1 : number + 3]
+    assert line == "    pipeline: [decode, hflipp, to_dtype…"
+    assert caret.index("^") == line.index("hflipp")
 
 
 @pytest.mark.parametrize(
