@@ -191,6 +191,7 @@ def fetch(
     ] = None,
 ) -> None:
     """Download DATASET (lfw), check it and unpack it."""
+    announce(f"fetching {dataset}")
     from gpupipe.runtime.files import expand_user
     from gpupipe.sources.helpers import dataset_catalog, download
 

@@ -157,6 +157,7 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
 @options
 def list_decoded(where: Where = None, json_path: JsonFile = None) -> None:
     """Show the caches of decoded images on this machine (data.cache_decoded)."""
+    announce("looking for caches")
     from gpupipe.decoded_cache import location
 
     states = location.list_caches((where,) if where else location.PLACES)
@@ -175,6 +176,7 @@ def empty_decoded(where: Where = None) -> None:
 
     A process that uses such a cache continues to do so. The memory is free when the process ends.
     """
+    announce("looking for caches")
     from gpupipe.decoded_cache import location
 
     states = location.empty_caches((where,) if where else location.PLACES)

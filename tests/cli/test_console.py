@@ -89,6 +89,8 @@ def test_a_terminal_shows_what_is_read_before_torch_is_imported(words: str, tmp_
         ("init photos", "reading photos"),
         ("serve lfw", "reading lfw"),
         ("cache status lfw", "reading lfw"),
+        ("cache list", "looking for caches"),
+        ("fetch no_such_dataset", "fetching no_such_dataset"),
         ("schema", "describing all steps and sources"),
         ("status tcp://127.0.0.1:1", "asking tcp://127.0.0.1:1"),
     ],
