@@ -100,7 +100,7 @@ def test_a_terminal_shows_at_once_what_a_command_does(
 ) -> None:
     terminal, side = pty.openpty()
     command = [sys.executable, "-m", "gpupipe", *words.split()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=side, cwd=tmp_path) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=side, cwd=tmp_path) as process:
         os.close(side)
         with open(terminal, "rb") as file:
             first = file.readline()
