@@ -264,7 +264,7 @@ def explain_sample_failure(index: Index, id: int, message: str) -> str:
 
 
 def describe_damage(column: Column, row: int) -> str:
-    """Describe the damage that an image file's first and last bytes show; "" if they look right.
+    """Read an image file's first and last bytes, and describe the damage that they show, or "".
 
     It detects files that are missing, empty, too short, of no known format, or cut off.
 
@@ -280,7 +280,7 @@ def describe_damage(column: Column, row: int) -> str:
 
 
 def describe_ends(head: bytes, tail: bytes, size: int) -> str:
-    """Describe the damage that an image file's ends show, as `describe_damage` does.
+    """Describe the damage that an image file's first and last bytes show; "" if they look right.
 
     Args:
         head: The first 16 bytes or more.
