@@ -36,8 +36,8 @@ def init(
     force: Annotated[bool, "Replace files that are there already."] = False,
 ) -> None:
     """Look at FOLDER, and write a config that reads it: class folders, images with masks, a list of
-    files, tar shards, TFRecord, .rec, .zip, LMDB, .npy and .npz. Validation data gets a config of
-    its own. What is not certain, and what is not read, is printed and stands in the config.
+    files, COCO, VOC, shards, .zip, LMDB, HDF5, Zarr, .npy and .npz. Validation data gets a config
+    of its own. What is not certain, and what is not read, is printed and stands in the config.
     """
     announce(f"reading {folder}")
     write_configs(folder, out, force)
