@@ -15,7 +15,7 @@ from typing import Any
 
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import BLOCK, Claim, CommitLog, disk_size, is_abandoned
-from gpupipe.cache.stored_formats import find_format
+from gpupipe.cache.stored_formats import find_format, select_indexed
 from gpupipe.errors import DataError, shown
 from gpupipe.runtime.files import TEMPORARY_SUFFIX, hold_lock, read_json_object, write_atomically
 
@@ -246,7 +246,11 @@ def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
     path, ours = folder.dir / "dataset.json", dataset.identity | {"format": _FORMAT}
     if dataset.shards is not None:
         found = find_format(dataset)
-        ours |= {"source": found.source, "endings": list(found.endings)}
+        ours |= {
+            "source": found.source,
+            "endings": list(found.endings),
+            "options": select_indexed(found, ours["options"]),
+        }
     if path.exists():
         theirs = read_json_object(path)
         if theirs.get("format") != _FORMAT:

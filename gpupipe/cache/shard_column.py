@@ -173,19 +173,24 @@ class ShardColumn(SpanColumn):
         Raises OSError if the sample is broken, or the shard cannot be fetched again.
         """
         if self.file[row] == NO_SHARD:
-            log = CacheFolder(self.cache).commit_log
-            try:
-                log.refresh()
-            except DataError as e:
-                raise OSError(str(e)) from e
-            why = log.broken_rows().get(self._listed_row(row))
-            raise OSError(why or "changed since it was listed, and was then changed back")
+            raise explain_broken(self.cache, self._listed_row(row))
 
         def read_whole() -> NDArray[np.uint8] | None:
             image = self._read_file(row)
             return None if self._find_damaged(np.array([row]), [image]) else image
 
         return refetch_image(self.cache, f"{self.file[row]:08}", read_whole)
+
+
+def explain_broken(options: CacheOptions, row: int) -> OSError:
+    """Return the error of a broken row of the listing, which says why it is in no shard."""
+    log = CacheFolder(options).commit_log
+    try:
+        log.refresh()
+    except DataError as e:
+        return OSError(str(e))
+    why = log.broken_rows().get(row)
+    return OSError(why or "changed since it was listed, and was then changed back")
 
 
 def create_column(folder: CacheFolder, url: str, sizes: NDArray[np.int64]) -> ShardColumn:

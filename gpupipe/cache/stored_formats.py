@@ -4,7 +4,7 @@ A format is a source that can index a single file: `Source.index_file`. A row of
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +78,12 @@ def find_format(dataset: DataSet) -> ShardFormat:
             "formats: use one source, and one cache, for each",
         )
     return formats[0]
+
+
+def select_indexed(of: ShardFormat, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options of a format's source on which the tables of shards depend."""
+    model: Any = SOURCES.find(of.source)
+    return {name: value for name, value in options.items() if name not in model.not_indexed}
 
 
 def list_patterns(dataset: DataSet) -> Sequence[str]:

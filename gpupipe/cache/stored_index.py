@@ -19,6 +19,7 @@ from gpupipe.cache.stored_column import split_ids
 from gpupipe.cache.stored_fill import name_of, row_of
 from gpupipe.cache.stored_samples import SampleTable, create_empty
 from gpupipe.cache.worker_pool import WorkerPool, wait_until
+from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.spec import Spec
@@ -132,6 +133,15 @@ class StoredIndex(Index):
         snapshot = self.table.snapshot
         return snapshot.index, snapshot.find_rows(ids)
 
+    def number_chunks(self, ids: Rows | None = None) -> Rows:
+        """Return the number of the chunk of each sample, of the first field; see ChunkOrder.
+
+        A sample whose shard has no chunks, or is broken, has a chunk of its own.
+        """
+        index, rows = self.resolve(self.table.snapshot.ids if ids is None else ids)
+        column = index.columns[self.main]
+        return column.number_chunks(rows) if isinstance(column, ChunkColumn) else rows
+
     def ids_of(self, rows: Rows) -> Rows:
         return self.table.snapshot.ids[rows]
 
@@ -198,6 +208,7 @@ def create_index(
     specs: Mapping[str, Spec],
     values: Sequence[str],
     is_labelled: bool,
+    chunk_bytes: int = 0,
 ) -> StoredIndex:
     """Return the index of a data set in stored shards, with the samples that are in the cache now.
 
@@ -208,8 +219,9 @@ def create_index(
         specs: The specs of the fields, by name.
         values: The names of the values.
         is_labelled: Whether samples have a class.
+        chunk_bytes: The bytes of decoded chunks that a process keeps, if samples lie in chunks.
     """
-    table = SampleTable(folder, listing, dataset, list(specs))
+    table = SampleTable(folder, listing, dataset, list(specs), chunk_bytes)
     table.load_newest()
     columns: dict[str, Column] = {
         name: GrowingColumn(table, name, _create_layout(table, name, spec))

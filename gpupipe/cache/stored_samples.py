@@ -17,15 +17,18 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.listing import Listing
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shard_column import NO_SHARD
+from gpupipe.cache.stored_chunks import StoredChunkColumn
 from gpupipe.cache.stored_column import StoredColumn, forget_checked, join_ids, split_ids
-from gpupipe.cache.stored_fill import row_of
-from gpupipe.cache.stored_table import FieldTable, ShardTable
+from gpupipe.cache.stored_fill import name_of, row_of
+from gpupipe.cache.stored_table import ChunkedField, FieldTable, ShardTable
 from gpupipe.dataset.annotation_columns import AnnotationColumn, join_annotations
 from gpupipe.dataset.annotation_faults import join_faults
+from gpupipe.dataset.chunk_column import ChunkTable
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray, join_strings
 from gpupipe.dataset.file_columns import join_layouts
 from gpupipe.dataset.index import Index, build_empty
 from gpupipe.errors import DataError
+from gpupipe.formats.stored_arrays import join_rows
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,20 @@ class SampleTable:
         listing: The shards of the data set.
         dataset: The data set.
         columns: The names of the fields.
+        chunk_bytes: The bytes of decoded chunks that a process keeps, if samples lie in chunks.
     """
 
     def __init__(
-        self, folder: CacheFolder, listing: Listing, dataset: DataSet, columns: Sequence[str]
+        self,
+        folder: CacheFolder,
+        listing: Listing,
+        dataset: DataSet,
+        columns: Sequence[str],
+        chunk_bytes: int = 0,
     ) -> None:
         self._folder, self._listing, self._dataset = folder, listing, dataset
-        self._columns = columns
+        self._columns, self._chunk_bytes = columns, chunk_bytes
+        self._root = str(folder.dir / "shards")
         self._tables: dict[int, ShardTable] = {}
         self.snapshot = Snapshot(
             np.empty(0, np.int64), np.zeros(1, np.int64), create_empty(listing)
@@ -129,15 +139,20 @@ class SampleTable:
         columns: dict[str, Column] = {}
         for name in self._columns:
             parts = [table.fields[name] for table in tables]
-            length = np.concatenate([part.length for part in parts])
+            spans = [part for part in parts if isinstance(part, FieldTable)]
+            layout = _join_arrays(tables, name, is_lost) if whole else None
+            if len(spans) < len(parts):
+                columns[name] = self._join_chunks(parts, layout, rows, is_lost)
+                continue
+            length = np.concatenate([part.length for part in spans])
             columns[name] = StoredColumn(
-                str(self._folder.dir / "shards"),
+                self._root,
                 self._listing.names,
                 file,
-                np.concatenate([part.offset for part in parts]),
+                np.concatenate([part.offset for part in spans]),
                 length,
-                _join_arrays(tables, name, is_lost) if whole else None,
-                checksum=np.concatenate([part.checksum for part in parts]),
+                layout,
+                checksum=np.concatenate([part.checksum for part in spans]),
                 sizes=length,
                 cache=self._folder.options,
                 url=self._dataset.url,
@@ -158,6 +173,38 @@ class SampleTable:
             faults=join_faults([table.faults for table in tables], starts.tolist()),
         )
 
+    def _join_chunks(
+        self,
+        parts: Sequence[FieldTable | ChunkedField],
+        layout: ArrayLayout | None,
+        rows: NDArray[np.int64],
+        is_lost: NDArray[np.bool_],
+    ) -> Column:
+        """Return the column of a field of which some shards have chunks.
+
+        `rows` are the shards, and those of `is_lost` are broken: their sample is in no chunk.
+        """
+        chunked = [part.as_chunks() if isinstance(part, FieldTable) else part for part in parts]
+        joined = join_rows([part.rows for part in chunked], [1] * len(chunked))
+        ending, counts = self._folder.shard_endings[-1], [len(part.rows.row) for part in chunked]
+        return StoredChunkColumn(
+            self._root,
+            StringArray.from_strings(f"{name_of(row)}{ending}" for row in rows.tolist()),
+            self._listing.names.take(rows),
+            ChunkTable(joined.grids, joined.places),
+            joined.grid,
+            joined.first,
+            joined.row,
+            np.repeat(np.arange(len(chunked), dtype=np.int32), counts),
+            self._chunk_bytes,
+            layout,
+            checksum=np.concatenate([part.checksum for part in chunked]),
+            shards=rows,
+            is_broken=is_lost,
+            cache=self._folder.options,
+            url=self._dataset.url,
+        )
+
     def locate(self, id: int) -> str:
         """Return where a sample is, for messages: URL/SHARD:NAME."""
         (shard,), (number,) = split_ids(np.array([id]))
@@ -170,7 +217,7 @@ class SampleTable:
 
     def forget(self, names: Iterable[str]) -> None:
         """Forget which samples of some shards were checked: their files may be replaced."""
-        forget_checked(str(self._folder.dir / "shards"), map(row_of, names))
+        forget_checked(self._root, map(row_of, names))
 
     def _describe_broken(self, row: int, model: ShardTable | None) -> ShardTable:
         """Return the table of a broken shard: one sample that cannot be read.

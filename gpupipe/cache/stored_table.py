@@ -15,21 +15,39 @@ from numpy.typing import NDArray
 from gpupipe.cache.settings import DataSet
 from gpupipe.dataset.annotation_columns import AnnotationColumn
 from gpupipe.dataset.annotation_faults import Faults
-from gpupipe.dataset.columns import ArrayLayout, StringArray
+from gpupipe.dataset.chunk_column import ABSENT, ChunkColumn
+from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.source import Source
 from gpupipe.dataset.table_file import open_table, write_table
 from gpupipe.errors import DataError, shown
+from gpupipe.formats.chunk_grid import ChunkGrid
+from gpupipe.formats.stored_arrays import ChunkPlaces, StoredRows
 from gpupipe.runtime.installation import compute_crc32s
 
 _BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
+class ChunkedField:
+    """The chunks that the N samples of a field lie in.
+
+    Attributes:
+        rows: The samples, and where the C chunks are in the file.
+        checksum: CRC-32 of the bytes of each chunk in the file, uint32 (C,); 0 if it is not stored.
+        array: Dtype and shapes of arrays; None for image files.
+    """
+
+    rows: StoredRows
+    checksum: NDArray[np.uint32]
+    array: ArrayLayout | None
+
+
+@dataclass(frozen=True)
 class FieldTable:
-    """Where the bytes of a field are, for N samples.
+    """The byte ranges of the file that are the N samples of a field.
 
     Attributes:
         offset: The first byte of each sample in the file, int64 (N,).
@@ -43,6 +61,25 @@ class FieldTable:
     checksum: NDArray[np.uint32]
     array: ArrayLayout | None
 
+    def as_chunks(self) -> ChunkedField:
+        """Return the same samples, each as a chunk of its own."""
+        layout = self.array or ArrayLayout("uint8", None, self.length[:, None])
+        count = len(self.length)
+        shapes = layout.shapes
+        if shapes is None:
+            shapes = np.tile(np.array(layout.shape, np.int64), (count, 1))
+        different, grid = np.unique(shapes, axis=0, return_inverse=True)
+        dtype, zeros = np.dtype(layout.dtype).str, np.zeros(count, np.int64)
+        grids = [ChunkGrid(dtype, (1, *shape), (1, *shape)) for shape in different.tolist()]
+        rows = StoredRows(
+            [each.to_json() for each in grids],
+            grid.reshape(-1).astype(np.int32),
+            np.arange(count),
+            zeros,
+            ChunkPlaces(zeros.astype(np.int32), self.offset, self.length, zeros),
+        )
+        return ChunkedField(rows, self.checksum, self.array)
+
 
 @dataclass(frozen=True)
 class ShardTable:
@@ -51,7 +88,7 @@ class ShardTable:
     Attributes:
         names: The name of each sample.
         labels: The class of each sample, int64 (N,); -1 if samples have none.
-        fields: Where the bytes of each field are.
+        fields: Where the samples of each field are.
         values: Further numbers of each sample, by name.
         annotations: The annotations, by field.
         sizes: [height, width] of each stored image in pixels, int32 (N, 2), by field of images.
@@ -60,7 +97,7 @@ class ShardTable:
 
     names: StringArray
     labels: NDArray[np.int64]
-    fields: dict[str, FieldTable]
+    fields: dict[str, FieldTable | ChunkedField]
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     annotations: dict[str, AnnotationColumn] = field(default_factory=dict)
     sizes: dict[str, NDArray[np.int32]] = field(default_factory=dict)
@@ -71,7 +108,7 @@ class ShardTable:
 
 
 def index_shard(dataset: DataSet, source: Source, path: Path) -> ShardTable:
-    """Index a shard, and compute the checksum of each sample.
+    """Index a shard, and compute the checksum of each sample, or of each chunk.
 
     Args:
         dataset: The data set.
@@ -82,15 +119,7 @@ def index_shard(dataset: DataSet, source: Source, path: Path) -> ShardTable:
         DataError: The shard is damaged or has no samples, or `dataset.classes` lacks a label.
     """
     index = source.index_file(path)
-    fields = {}
-    for name, column in index.columns.items():
-        assert isinstance(column, SpanColumn)
-        data = map_file(Path(column.path(0)))
-        spans = zip(column.offset.tolist(), column.length.tolist(), strict=True)
-        checksums = compute_crc32s([data[begin : begin + length] for begin, length in spans])
-        fields[name] = FieldTable(
-            column.offset, column.length, np.array(checksums, np.uint32), column.array
-        )
+    fields = {name: _find_field(column, path) for name, column in index.columns.items()}
     own = f"{path}:"
     names = index.names
     if len(names) and names[0].startswith(own):
@@ -104,6 +133,30 @@ def index_shard(dataset: DataSet, source: Source, path: Path) -> ShardTable:
         index.sizes,
         index.faults,
     )
+
+
+def _find_field(column: Column, path: Path) -> FieldTable | ChunkedField:
+    """Return where the samples of a column are in the shard at `path`."""
+    if isinstance(column, SpanColumn):
+        checksum = _compute_checksums(Path(column.path(0)), column.offset, column.length)
+        return FieldTable(column.offset, column.length, checksum, column.array)
+    assert isinstance(column, ChunkColumn)
+    table = column.table
+    rows = StoredRows(table.grids, column.grid, column.first, column.row, table.places)
+    is_stored = table.places.offset != ABSENT
+    checksum = np.zeros(len(table.places), np.uint32)
+    checksum[is_stored] = _compute_checksums(
+        path, table.places.offset[is_stored], table.places.size[is_stored]
+    )
+    return ChunkedField(rows, checksum, column.array)
+
+
+def _compute_checksums(
+    path: Path, offset: NDArray[np.int64], length: NDArray[np.int64]
+) -> NDArray[np.uint32]:
+    data, spans = map_file(path), zip(offset.tolist(), length.tolist(), strict=True)
+    checksums = compute_crc32s([data[begin : begin + count] for begin, count in spans])
+    return np.array(checksums, np.uint32)
 
 
 def _number_labels(index: Index, classes: tuple[str, ...], path: Path) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,18 +117,18 @@ class ChunkColumn(Column):
             if offset == ABSENT
         }
         stored = [n for n, offset in enumerate(offsets) if offset != ABSENT]
-        spans = [self._span(numbers[n]) for n in stored]
 
         def decode(positions: Sequence[int]) -> list[NDArray[Any]]:
-            contents = read_spans([spans[position] for position in positions])
+            chosen = [stored[position] for position in positions]
+            contents = self._read_chunks([numbers[n] for n in chosen])
 
             def decode_one(k: int) -> NDArray[Any]:
-                n = stored[positions[k]]
-                return self._decode(contents[k], numbers[n], grids[n])
+                return self._decode(contents[k], numbers[chosen[k]], grids[chosen[k]])
 
-            return read_rows_in_parallel(decode_one, range(len(positions)))
+            return read_rows_in_parallel(decode_one, range(len(chosen)))
 
         if any(grids[n].shares_chunks for n in stored):
+            spans = self._list_spans([numbers[n] for n in stored])
             paths = list(dict.fromkeys(span.path for span in spans))
             states = dict(zip(paths, read_states(paths), strict=True))
             keys = [(span.path, span.offset, states[span.path]) for span in spans]
@@ -150,10 +150,16 @@ class ChunkColumn(Column):
             chunk.flags.writeable = False  # other samples share it
         return chunk
 
-    def _span(self, number: int) -> Span:
-        places = self.table.places
-        path = os.path.join(self.root, self.files[int(places.file[number])])
-        return Span(path, int(places.offset[number]), int(places.size[number]))
+    def _read_chunks(self, numbers: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """Return the bytes of stored chunks, by their positions in the table."""
+        return read_spans(self._list_spans(numbers))
+
+    def _list_spans(self, numbers: Sequence[int]) -> list[Span]:
+        places, chosen = self.table.places, list(numbers)
+        files, offsets = places.file[chosen].tolist(), places.offset[chosen].tolist()
+        paths = {file: os.path.join(self.root, self.files[file]) for file in set(files)}
+        spans = zip(files, offsets, places.size[chosen].tolist(), strict=True)
+        return [Span(paths[file], offset, size) for file, offset, size in spans]
 
     def location(self, row: int, name: str) -> str:
         return f"{os.path.join(self.root, self.stores[int(self.store[row])])}:{name}"
@@ -163,7 +169,7 @@ class ChunkColumn(Column):
         parts = [*self.stores.fingerprint_parts, *grids.fingerprint_parts, self.table.places.size]
         return [*parts, self.grid, self.row, self.store]
 
-    def take(self, rows: Rows) -> ChunkColumn:
+    def take(self, rows: Rows) -> Self:
         return replace(
             self,
             grid=self.grid[rows],
@@ -183,9 +189,15 @@ class ChunkColumn(Column):
         """The bytes of the decoded chunks that hold one row, at most."""
         return max(grid.chunk_bytes * grid.chunks_per_row for grid in self.table.parsed)
 
-    def number_chunks(self) -> NDArray[np.int64]:
-        """Return for each row the position in the table of the first chunk that holds it."""
-        sizes = np.array([grid.chunk[0] for grid in self.table.parsed], np.int64)
-        counts = np.array([grid.chunks_per_row for grid in self.table.parsed], np.int64)
-        chunk: NDArray[np.int64] = self.first + self.row // sizes[self.grid] * counts[self.grid]
+    def number_chunks(self, rows: Rows | None = None) -> NDArray[np.int64]:
+        """Return for each row the position in the table of the first chunk that holds it.
+
+        Args:
+            rows: The rows; None: all.
+        """
+        chosen = slice(None) if rows is None else rows
+        grid = self.grid[chosen]
+        sizes = np.array([grid.chunk[0] for grid in self.table.parsed], np.int64)[grid]
+        counts = np.array([grid.chunks_per_row for grid in self.table.parsed], np.int64)[grid]
+        chunk: NDArray[np.int64] = self.first[chosen] + self.row[chosen] // sizes * counts
         return chunk

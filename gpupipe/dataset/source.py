@@ -126,9 +126,10 @@ class Source(pydantic.BaseModel):
         """List the samples of one file, and save nothing.
 
         The source `remote` calls this for each shard that it has fetched, in a process of its own;
-        see FORMATS in `gpupipe/cache/stored_formats.py`. All columns are SpanColumns: of `path`, or
-        of the file beside it with the ending .parts, which this method writes if the samples cannot
-        be read in place. The same bytes must always give the same index.
+        see FORMATS in `gpupipe/cache/stored_formats.py`. All columns are ChunkColumns of `path`, or
+        SpanColumns: of `path`, or of the file beside it with the ending .parts, which this method
+        writes if the samples cannot be read in place. The same bytes must always give the same
+        index.
 
         Raises:
             DataError: The file has no samples, or cannot be read.

@@ -18,7 +18,7 @@ from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats.chunk_grid import ChunkGrid
-from gpupipe.formats.stored_arrays import ChunkPlaces, StoreContents, StoredRows
+from gpupipe.formats.stored_arrays import StoreContents, StoredRows, join_rows
 
 IsImage = Callable[[NDArray[np.uint8]], bool]
 _PARTS = {"complex64": "float32", "complex128": "float64"}
@@ -169,22 +169,9 @@ class _Rows:
 
     @classmethod
     def of(cls, stores: Stores, name: str) -> _Rows:
-        every = [contents.rows[name] for contents in stores.contents]
-        grid_starts = np.cumsum([0, *(len(rows.grids) for rows in every)])
-        starts = np.cumsum([0, *(len(rows.places) for rows in every)])
-        file_starts = np.cumsum([0, *(len(contents.files) for contents in stores.contents)])
-        places = ChunkPlaces.join([rows.places for rows in every])
-        chunks = np.repeat(file_starts[:-1], [len(rows.places) for rows in every])
-        joined = StoredRows(
-            [entry for rows in every for entry in rows.grids],
-            _shift([rows.grid for rows in every], grid_starts).astype(np.int32),
-            _shift([rows.first for rows in every], starts),
-            np.concatenate([rows.row for rows in every]),
-            ChunkPlaces(
-                (places.file + chunks).astype(np.int32), places.offset, places.size, places.mask
-            ),
-        )
-        files = stores.make_relative([file for c in stores.contents for file in c.files])
+        contents = stores.contents
+        joined = join_rows([c.rows[name] for c in contents], [len(c.files) for c in contents])
+        files = stores.make_relative([file for c in contents for file in c.files])
         return cls(stores, [ChunkGrid.from_json(entry) for entry in joined.grids], joined, files)
 
     def find_layout(self, name: str) -> tuple[ArrayLayout, bool]:
@@ -260,9 +247,3 @@ class _Rows:
             max_bytes,
             layout,
         )
-
-
-def _shift(every: Sequence[NDArray[Any]], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenate arrays of numbers, each plus its start."""
-    parts = zip(every, starts, strict=False)
-    return np.concatenate([part.astype(np.int64) + start for part, start in parts])

@@ -200,7 +200,9 @@ class _Unpacker:
         hint = _expand_alias(hint)
         origin = get_origin(hint)
         if isinstance(hint, UnionType):
-            hint = next(kind for kind in get_args(hint) if kind is not type(None))
+            kinds = {kind.__name__: kind for kind in get_args(hint) if kind is not type(None)}
+            name = entry.get("class") if isinstance(entry, dict) else None
+            hint = kinds.get(str(name), next(iter(kinds.values())))
             return None if entry is None else self.unpack(hint, entry, key)
         if origin is np.ndarray:
             return self._find_array(hint, entry)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from json import dumps, loads
 from typing import Any
 
@@ -126,6 +127,32 @@ class StoreContents:
     labels: NDArray[np.int64]
     texts: list[str]
     values: dict[str, NDArray[Any]]
+
+
+def join_rows(every: Sequence[StoredRows], num_files: Sequence[int]) -> StoredRows:
+    """Concatenate the rows of a field in several stores.
+
+    Args:
+        every: The rows of each store.
+        num_files: The number of files of each store. `places.file` then counts over all of them.
+    """
+    numbers: dict[str, int] = {}
+    grid, first, num_chunks = list[NDArray[Any]](), list[NDArray[Any]](), 0
+    for rows in every:
+        own = [numbers.setdefault(dumps(entry), len(numbers)) for entry in rows.grids]
+        grid.append(np.array(own, np.int32)[rows.grid])
+        first.append(rows.first + num_chunks)
+        num_chunks += len(rows.places)
+    places = ChunkPlaces.join([rows.places for rows in every])
+    starts = np.cumsum([0, *num_files])[:-1]
+    file = places.file + np.repeat(starts, [len(rows.places) for rows in every])
+    return StoredRows(
+        [loads(text) for text in numbers],
+        np.concatenate(grid),
+        np.concatenate(first),
+        np.concatenate([rows.row for rows in every]),
+        replace(places, file=file.astype(np.int32)),
+    )
 
 
 class RowsBuilder:

@@ -75,7 +75,7 @@ def _read_chunk_order(config: Config, index: Index) -> ChunkOrder | None:
                 "they draw samples out of all chunks, and data.order: chunks keeps those of a "
                 "chunk together: leave one of the two out",
             )
-        return source.chunk_order(index) if len(index) else None
+        return source.chunk_order(index) if len(index) or index.is_growing else None
     return None
 
 

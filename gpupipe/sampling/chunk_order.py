@@ -12,6 +12,7 @@ samples of one chunk are never further apart than the window.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -41,11 +42,12 @@ class ChunkOrder:
     """The chunk of each sample, and how far samples are mixed.
 
     Attributes:
-        chunk: The number of the chunk of each row of the index, int64 (N,).
+        number_chunks: Returns the number of the chunk of each of some rows of the index, int64
+            (n,); of all rows for None.
         buffer: The number of chunks that are mixed.
     """
 
-    chunk: NDArray[np.int64]
+    number_chunks: Callable[[NDArray[np.int64] | None], NDArray[np.int64]]
     buffer: int
 
     def __str__(self) -> str:
@@ -60,7 +62,7 @@ class ChunkOrder:
             number: The number of the pass.
             rows: The rows of the index to choose from, int64 (n,); None: all.
         """
-        _, chunk = np.unique(self.chunk if rows is None else self.chunk[rows], return_inverse=True)
+        _, chunk = np.unique(self.number_chunks(rows), return_inverse=True)
         count = int(chunk.max()) + 1
         position = np.empty(count, np.int64)
         position[draws.permutation(seed, number, count, "order of chunks")] = np.arange(count)

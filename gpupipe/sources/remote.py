@@ -33,6 +33,8 @@ from gpupipe.dataset.population import Population, UnmapFiles
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
+from gpupipe.sampling.chunk_order import ChunkOrder
+from gpupipe.sources.helpers.array_stores import ArrayStoreSource
 
 _NOWHERE = "/dev/null/shards"
 """No file can be there: a source that must read one for its specs fails."""
@@ -89,11 +91,19 @@ class Remote(DataSet, Source):
         try:
             return create_source(self, _NOWHERE).specs()
         except DataError:
-            folder, _ = self._open_folder()
-            shard = wait_for_shard(folder, self.dataset)
-            source = create_source(self, escape(str(shard)))
-            source.index_file(shard)
+            source, _ = self._index_one_shard()
             return source.specs()
+
+    def _index_one_shard(self) -> tuple[Source, Index]:
+        """Return a source, and the index of a shard that it has read; may fetch the shard.
+
+        Raises:
+            DataError: No shard can be read.
+        """
+        folder, _ = self._open_folder()
+        shard = wait_for_shard(folder, self.dataset)
+        source = create_source(self, escape(str(shard)))
+        return source, source.index_file(shard)
 
     def annotation_specs(self) -> dict[str, Spec]:
         return {} if self.shards is None else create_source(self).annotation_specs()
@@ -133,7 +143,29 @@ class Remote(DataSet, Source):
         source = create_source(self)
         _, values = source.list_names()
         specs = self.specs()
-        return create_index(folder, listed, self.dataset, specs, values, source.is_labelled)
+        chunk_bytes = int(source.chunk_cache) if isinstance(source, ArrayStoreSource) else 0
+        return create_index(
+            folder, listed, self.dataset, specs, values, source.is_labelled, chunk_bytes
+        )
+
+    # --- ChunkOrdered
+
+    @property
+    def is_ordered_by_chunks(self) -> bool:
+        return self.options.get("order") == "chunks"
+
+    def chunk_order(self, index: Index) -> ChunkOrder | None:
+        """Return the order of the samples by the chunks of stored shards.
+
+        Raises:
+            DataError: Samples of the first shard share no chunks, or the cache of chunks cannot
+                hold the buffer.
+        """
+        source, of_shard = self._index_one_shard()
+        assert isinstance(source, ArrayStoreSource)
+        assert isinstance(index, StoredIndex)
+        order = source.chunk_order(of_shard)
+        return None if order is None else ChunkOrder(index.number_chunks, order.buffer)
 
     def population(
         self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpupipe.dataset.columns import Rows
 from gpupipe.errors import StateError
 from gpupipe.sampling.chunk_order import ChunkOrder
 from gpupipe.sampling.epochs import order_epoch
@@ -11,7 +12,13 @@ from gpupipe.sampling.selection import CHUNK_ORDER, Selection
 
 CHUNK = np.repeat(np.arange(40), [16] * 39 + [5])[::-1].copy()
 COUNT = len(CHUNK)
-ORDER = ChunkOrder(CHUNK, 6)
+
+
+def number_chunks(rows: Rows | None) -> Rows:
+    return CHUNK if rows is None else CHUNK[rows]
+
+
+ORDER = ChunkOrder(number_chunks, 6)
 
 
 def count_chunks_in_use(order: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:
@@ -31,7 +38,7 @@ def test_every_sample_once_and_few_chunks_at_a_time() -> None:
     assert count_chunks_in_use(order) <= ORDER.buffer + 1
     assert not np.array_equal(order, ORDER.permute(1, 1, None))
     assert not np.array_equal(order, ORDER.permute(2, 0, None))
-    assert np.array_equal(order, ChunkOrder(CHUNK, 6).permute(1, 0, None))
+    assert np.array_equal(order, ChunkOrder(number_chunks, 6).permute(1, 0, None))
 
 
 def test_batches_mix_chunks_and_chunks_come_in_another_order_each_pass() -> None:
@@ -91,7 +98,7 @@ def test_ranks_share_an_epoch_and_a_state_goes_on_with_other_ranks() -> None:
 
 def test_a_state_of_another_order_is_refused() -> None:
     state = make_sampler().state()
-    for other in (None, ChunkOrder(CHUNK, 7)):
+    for other in (None, ChunkOrder(number_chunks, 7)):
         sampler = make_sampler(order=other)
         with pytest.raises(StateError, match=r"chunks, buffer 6.*set data\.order and data\.buffer"):
             sampler.load_state(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -14,7 +15,6 @@ from pydantic import Field, PrivateAttr, model_validator
 from gpupipe.dataset.array_specs import Layout, build_array_spec
 from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import Column
-from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import FileSource, Progress, ignore_progress
 from gpupipe.dataset.spec import Spec
@@ -51,7 +51,12 @@ class ArrayStoreSource(FileSource):
     """
 
     modules: ClassVar[tuple[str, ...]]
-    not_indexed: ClassVar[frozenset[str]] = FileSource.not_indexed | {"layout", "order", "buffer"}
+    not_indexed: ClassVar[frozenset[str]] = FileSource.not_indexed | {
+        "layout",
+        "order",
+        "buffer",
+        "chunk_cache",
+    }
     column_types: ClassVar[tuple[type[Column], ...]] = (*FileSource.column_types, ChunkColumn)
 
     fields: Paths
@@ -120,29 +125,29 @@ class ArrayStoreSource(FileSource):
 
     def index(self, progress: Progress = ignore_progress) -> Index:
         files = self.list_files()
-        self._index_of_process = self.load_or_build(
+        index = self.load_or_build(
             files,
             lambda: self.build(files, progress),
             list(map(str, files)),
             self._index_of_process,
         )
-        return self._index_of_process
+        size = int(self.chunk_cache)
+        columns = {
+            name: replace(column, max_bytes=size)
+            for name, column in index.columns.items()
+            if isinstance(column, ChunkColumn) and column.max_bytes != size
+        }
+        if columns:  # saved with another setting
+            index = replace(index, columns=index.columns | columns)
+        self._index_of_process = index
+        return index
 
     def build(self, files: list[Path], progress: Progress) -> Index:
         return self._build(self.list_stores(), progress)
 
     def index_file(self, path: Path) -> Index:
-        if self.is_ordered_by_chunks:
-            raise DataError(f"{path}: order: chunks is for compressed chunks: leave it out")
-        index = self._index_of_process = self._build([path], ignore_progress)
-        for name, column in index.columns.items():
-            if not isinstance(column, SpanColumn):
-                raise DataError(
-                    f"{path}: '{self.fields[name]}' is compressed, or not stored as it is in "
-                    "memory, and a cache of shards reads samples where they are: write it without "
-                    "compression"
-                )
-        return index
+        self._index_of_process = self._build([path], ignore_progress)
+        return self._index_of_process
 
     def _build(self, stores: list[Path], progress: Progress) -> Index:
         require_extra(self.name, self.modules, f"reading {stores[0]}", DataError)
@@ -184,7 +189,7 @@ class ArrayStoreSource(FileSource):
                 f"read ahead: set it to at least {-(-needed // 1_000_000)}MB"
                 f"{f', or data.buffer to at most {fits}' if fits > 0 else ''}"
             )
-        return ChunkOrder(column.number_chunks(), buffer)
+        return ChunkOrder(column.number_chunks, buffer)
 
 
 _BUFFER = 64

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.errors import DataError
 from gpupipe.sources.hdf5 import Hdf5
 from helpers.array_stores import IMAGES, SHAPE, index_stores, write_hdf5
@@ -18,7 +20,7 @@ def make_order(path: Path, **options: Any) -> int:
     source = Hdf5(files=str(path), fields={"x": "images"}, order="chunks", **options)
     order = source.chunk_order(index_stores([path], {"x": "images"}))
     assert order is not None
-    assert order.chunk[:6].tolist() == [0, 0, 0, 0, 0, 1]
+    assert order.number_chunks(np.arange(6)).tolist() == [0, 0, 0, 0, 0, 1]
     return order.buffer
 
 
@@ -43,8 +45,14 @@ def test_a_shard_of_a_cache_is_read_where_it_is(tmp_path: Path) -> None:
     source = Hdf5(files="shards", fields={"x": "images"}, label="labels")
     assert len(source.index_file(plain)) == len(IMAGES)
     assert source.specs()["x"].shape == SHAPE
-    with pytest.raises(DataError, match=r"b\.h5: 'images' is compressed.*without compression"):
-        source.index_file(coded)
-    ordered = Hdf5(files="shards", fields={"x": "images"}, order="chunks")
-    with pytest.raises(DataError, match=r"a\.h5: order: chunks is for compressed chunks"):
-        ordered.index_file(plain)
+    assert isinstance(source.index_file(coded).columns["x"], ChunkColumn)
+
+
+def test_the_saved_index_takes_the_size_of_the_cache_from_the_options(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "a.h5", chunks=(5, *SHAPE), compression=1)
+    for size in (2_000_000, 3_000_000):
+        column = (
+            Hdf5(files=str(path), fields={"x": "images"}, chunk_cache=size).index().columns["x"]
+        )
+        assert isinstance(column, ChunkColumn)
+        assert column.max_bytes == size
