@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +104,51 @@ def test_dali_decodes_colors_in_chunks_and_writes_nothing(
     assert capfd.readouterr().err == ""
 
 
+def png(*chunks: bytes, color_type: int = 2) -> bytes:
+    """Return a PNG of 64x64 pixels of 8 bits, with these chunks between IHDR and IEND."""
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", 64, 64, 8, color_type, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + png_chunk(b"IEND", b"")
+
+
+def idat(stream: bytes) -> bytes:
+    return png_chunk(b"IDAT", stream)
+
+
+ROWS = (b"\0" + np.asarray(noise(1, 64)).tobytes()) * 64
+STREAM = zlib.compress(ROWS)
+GRAY = idat(zlib.compress((b"\0" + bytes(64)) * 64))
+OF_FAULTY_ENCODERS = {
+    "a bit": png(idat(STREAM[:150] + bytes([STREAM[150] ^ 16]) + STREAM[151:])),
+    "cut": png(idat(STREAM[:-50])),
+    "without its end": png(idat(STREAM[:-2])),
+    "checksum": png(idat(STREAM[:-4] + b"abcd")),
+    "header": png(idat(b"\x79" + STREAM[1:])),
+    "window": png(idat(b"\x28\x15" + STREAM[2:])),
+    "filter": png(idat(zlib.compress(ROWS[: 193 * 5] + b"\5" + ROWS[193 * 5 + 1 :]))),
+    "too few rows": png(idat(zlib.compress(ROWS[:-400]))),
+    "too many rows": png(idat(zlib.compress(ROWS * 2))),
+    "more data": png(idat(STREAM + b"more")),
+    "chunk between": png(idat(STREAM[:99]), png_chunk(b"tEXt", b"a\0b"), idat(STREAM[99:])),
+    "palette of 7 bytes": png(png_chunk(b"PLTE", bytes(7)), GRAY, color_type=3),
+    "palette of gray": png(png_chunk(b"PLTE", bytes(30)), GRAY, color_type=0),
+    "density": png(png_chunk(b"pHYs", bytes(8)), idat(STREAM)),
+    "two densities": png(*[png_chunk(b"pHYs", bytes(9))] * 2, idat(STREAM)),
+    "time": png(png_chunk(b"tIME", bytes(3)), idat(STREAM)),
+    "compressed text": png(png_chunk(b"zTXt", b"key\0\0nonsense"), idat(STREAM)),
+    "compressed iTXt": png(idat(STREAM), png_chunk(b"iTXt", b"key\0\1\0\0\0nonsense")),
+    "empty text": png(png_chunk(b"tEXt", b""), idat(STREAM)),
+    "many texts": png(*[png_chunk(b"tEXt", b"a\0b")] * 1001, idat(STREAM)),
+    "long text": png(png_chunk(b"tEXt", bytes(8_000_001)), idat(STREAM)),
+    "end": png(idat(STREAM))[:-12] + png_chunk(b"IEND", b"abc"),
+}
+
+
+def test_what_a_faulty_encoder_writes_with_right_checksums_is_not_quiet() -> None:
+    assert is_quiet(png(idat(STREAM[:99]), idat(b""), idat(STREAM[99:])))
+    assert is_quiet(png(png_chunk(b"iTXt", b"key\0\0\0en\0\0text"), idat(STREAM)))
+    assert [name for name, data in OF_FAULTY_ENCODERS.items() if is_quiet(data)] == []
+
+
 def test_a_side_that_libpng_refuses_is_not_quiet() -> None:
     assert is_quiet(encoded(Image.new("1", (1_000_000, 1)), "PNG"))
     assert not is_quiet(encoded(Image.new("1", (1_000_001, 1)), "PNG"))
@@ -125,13 +172,16 @@ def test_the_dali_engine_lets_no_line_of_libpng_reach_stderr(
         encoded(noise(), "PNG", pnginfo=chunk(b"sRGB", b"\x07")),
     ]
     for n, content in enumerate(right):
-        (tmp_path / "a" / f"right{n}.png").write_bytes(content)
+        (tmp_path / "a" / f"z{n}.png").write_bytes(content)
+    for name, content in OF_FAULTY_ENCODERS.items():
+        (tmp_path / "a" / f"{name}.png").write_bytes(content)
+    decode = [{"decode": {}}, {"center_crop": {"size": 40}}]
     options = {"on_error": "skip", "max_bad": 1.0, "batch_size": 4, "shuffle": False}
-    with load(tmp_path, engine="dali", threads=1, **options) as loader:
+    with load(tmp_path, decode, engine="dali", threads=1, **options) as loader:
         delivered = [batch["image"] for batch in loader]
         reasons = loader.engine.quarantine.reasons
     pixels = np.concatenate([images.numpy() for images in delivered])
-    assert len(pixels) + len(reasons) == 16
+    assert len(pixels) + len(reasons) == 16 + len(OF_FAULTY_ENCODERS)
     assert reasons  # each of these is named with its reason, once
     assert (pixels[-4:] == np.asarray(noise()).transpose(2, 0, 1)).all()
     assert "libpng" not in capfd.readouterr().err

@@ -280,6 +280,22 @@ def test_a_file_that_changes_and_keeps_its_length_is_looked_at_again() -> None:
         assert seen.make_decodable(row, files[:1])[1].tolist() == [[SIDE, SIDE]]
 
 
+def test_a_png_that_changes_is_inflated_again() -> None:
+    """Its checksums are right, so that only inflating shows what the change did."""
+    right = encoded(noise(), "PNG")
+    at = right.index(b"IDAT")
+    stream = right[at + 4 : right.index(b"IEND") - 8]
+    changed = right[: at - 4] + png_chunk(b"IDAT", stream[:-4] + b"abcd") + right[-12:]
+    files = [np.frombuffer(data, np.uint8) for data in (right, changed)]
+    row = np.array([0])
+    with ThreadPoolExecutor(1) as threads:
+        seen = ImageFiles(1, DecodeOptions(), None, threads)
+        for _ in range(2):
+            assert seen.make_decodable(row, files[:1])[0] == files[:1]
+        with pytest.raises(CannotDecodeError, match="PNG"):
+            seen.make_decodable(row, files[1:])
+
+
 CHANGING = """
 import sys
 from pathlib import Path
