@@ -37,7 +37,7 @@ def convert(
     max_side: Annotated[
         int | None,
         range(1, 65_501),
-        "Make images with a longer side smaller, to so many pixels, as JPEGs.  [default: no image]",
+        "Make images with a longer side smaller, to so many pixels, as JPEGs.  [default: all stay]",
     ] = None,
     quality: Annotated[
         int | None, range(1, 101), "The quality of these JPEGs.  [default: 90]"

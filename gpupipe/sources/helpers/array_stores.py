@@ -34,20 +34,35 @@ _ATTRIBUTE = "@"
 Paths = Annotated[dict[str, Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 
+OPTIONS = """\
+    fields: The array of each field: {FIELD: PATH}, where FIELD is the name in a batch, such as
+        {image: /images, mask: /masks}. The first field is the one that steps work on. Each row
+        along the first axis is a sample. "/" is a Zarr store that is an array.
+    label: The array of labels, whole numbers or texts; null if there are none. With `groups`, also
+        "@NAME", an attribute of the sample's group.
+    values: The array of each value: {VALUE: PATH}, with one or several numbers a sample.
+    groups: The group whose members are the samples, such as /scans. The other paths are then
+        relative to each member: {image: image} is /scans/0001/image. "." is a member that is an
+        array itself. null: rows are samples.
+    layout: One letter for each axis of a sample, such as HWC: of the first field, or of each field,
+        {image: HWC, mask: HW}. By default L, HW, CHW or CDHW, by the number of axes.
+    order: rows: shuffled samples are a permutation of all rows. chunks: the chunks are shuffled,
+        and the samples of `buffer` chunks are mixed. That is no full permutation, but each chunk is
+        decoded once an epoch. Without loader.shuffle, it changes nothing.
+    buffer: With `order: chunks`: the number of chunks that are mixed. null: 64, or as many as
+        `chunk_cache` holds.
+    chunk_cache: The bytes of decoded chunks that each process keeps, such as 1GB.
+"""
+"""The docstrings of the options of ArrayStoreSource, for its subclasses."""
+
+
 class ArrayStoreSource(FileSource):
     """The base of sources whose samples are in the arrays of HDF5 files or Zarr stores.
 
+    `OPTIONS` describes the options.
+
     Attributes:
         modules: The modules that the indexing process needs.
-        fields: The path of the array of each field in a store: {FIELD: PATH}, where FIELD is the
-            name in a batch.
-        label: The path of the array of labels, whole numbers or texts; null if there are none.
-        values: The path of the array of each value: {VALUE: PATH}.
-        groups: The group whose members are the samples.
-        layout: One letter for each axis of a sample, such as HWC.
-        order: The order in which samples are shuffled.
-        buffer: With `order: chunks`: the number of chunks that are mixed.
-        chunk_cache: The bytes of decoded chunks that each process keeps.
     """
 
     modules: ClassVar[tuple[str, ...]]
