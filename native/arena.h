@@ -86,13 +86,22 @@ inline Image take_image(Arena& arena, int height, int width, int channels, int i
           true};
 }
 
+// Returns an image of packed rows in the arena, of planes if the other is.
+inline Image take_alike(Arena& arena, const Image& other, int height, int width) {
+  Image image = take_image(arena, height, width, other.channels, other.item_size);
+  if (!other.plane) return image;
+  image.stride = int64_t{width} * other.item_size;
+  image.plane = image.stride * height;
+  return image;
+}
+
 // Copies an image to the arena unless it is there already, so that it can be changed in place.
 inline void make_writable(Image* image, Arena& arena) {
   if (image->is_writable) return;
-  const Image copy =
-      take_image(arena, image->height, image->width, image->channels, image->item_size);
-  for (int n = 0; n < image->height; ++n)
-    std::memcpy(copy.row(n), image->row(n), size_t(image->row_size()));
+  const Image copy = take_alike(arena, *image, image->height, image->width);
+  for (int k = 0; k < image->pieces(); ++k)
+    for (int n = 0; n < image->height; ++n)
+      std::memcpy(copy.piece(k).row(n), image->piece(k).row(n), size_t(image->row_size()));
   *image = copy;
 }
 

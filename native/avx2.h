@@ -13,6 +13,7 @@
 namespace gpupipe::avx2 {
 
 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[]);
+void stream(const float* from, float* to, int64_t count);
 void split(const uint8_t* pixels, uint8_t* const planes[kChannels], int width, bool is_reversed);
 void merge(const uint8_t* const planes[kChannels], uint8_t* pixels, int width);
 void reverse(const uint8_t* pixels, uint8_t* to, int width);

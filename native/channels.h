@@ -60,10 +60,12 @@ inline void split_row(const Variant& variant, const uint8_t* pixels, uint8_t* co
     if (channels == 4) split_few<uint8_t, 4>(pixels, planes, width, is_reversed);
     return;
   }
-  if (channels == 1) split_few<uint32_t, 1>(pixels, planes, width, is_reversed);
-  if (channels == 2) split_few<uint32_t, 2>(pixels, planes, width, is_reversed);
-  if (channels == 3) split_few<uint32_t, 3>(pixels, planes, width, is_reversed);
-  if (channels == 4) split_few<uint32_t, 4>(pixels, planes, width, is_reversed);
+  float* to[kMaxChannels];
+  for (int c = 0; c < channels; ++c) to[c] = reinterpret_cast<float*>(planes[c]);
+  if (channels > 1)
+    variant.floats->split(reinterpret_cast<const float*>(pixels), to, channels, width, is_reversed);
+  else
+    split_few<uint32_t, 1>(pixels, planes, width, is_reversed);
 }
 
 // Interleaves planes of values of 1 or 4 bytes.
@@ -76,10 +78,12 @@ inline void merge_row(const Variant& variant, const uint8_t* const planes[], uin
     if (channels == 4) merge_few<uint8_t, 4>(planes, pixels, width);
     return;
   }
-  if (channels == 1) merge_few<uint32_t, 1>(planes, pixels, width);
-  if (channels == 2) merge_few<uint32_t, 2>(planes, pixels, width);
-  if (channels == 3) merge_few<uint32_t, 3>(planes, pixels, width);
-  if (channels == 4) merge_few<uint32_t, 4>(planes, pixels, width);
+  const float* from[kMaxChannels];
+  for (int c = 0; c < channels; ++c) from[c] = reinterpret_cast<const float*>(planes[c]);
+  if (channels > 1)
+    variant.floats->merge(from, reinterpret_cast<float*>(pixels), channels, width);
+  else
+    std::memcpy(pixels, planes[0], size_t(width) * sizeof(float));
 }
 
 // Copies pixels of a size in bytes, the last one first.

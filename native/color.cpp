@@ -203,6 +203,8 @@ bool ColorRun::add(const ColorChange& change) {
     case Color::kNone:
     case Color::kCount:
       return true;
+    case Color::kGamma:
+      return false;
     case Color::kTable:
       tables.set_all([&](int level) { return change.table[level]; });
       break;

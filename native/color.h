@@ -10,8 +10,7 @@
 #pragma once
 
 #include "arena.h"
-#include "color_variant.h"
-#include "float_variant.h"
+#include "variant.h"
 
 namespace gpupipe {
 
@@ -37,6 +36,7 @@ enum class Color : int64_t {
   kToRgb,         // three equal channels
   kLinear,        // factor, and what is added in units of 255
   kLinearByMean,  // factor, and how much of the mean of all values is added
+  kGamma,         // the power of each float; for levels, it is a table
   kCount,
 };
 
@@ -61,9 +61,19 @@ void look_up_levels(const uint8_t* table, const ColorVariant& variant, Image* im
 bool change_colors(const std::vector<ColorChange>& changes, const ColorVariant& variant,
                    Image* image, Arena& arena);
 
-// Changes an image of float32 with 1 or 3 channels in the same way. Returns false if there is no
-// such change of floats.
-bool change_float_colors(const std::vector<ColorChange>& changes, const FloatVariant& variant,
+// Changes an image of float32 with 1 or 3 channels in the same way; the image may be planes.
+// Changes that come last are left to the next stage. Returns false if there is no such change of
+// floats, or the image is too small.
+bool change_float_colors(const std::vector<ColorChange>& changes, const Variant& variant,
                          Image* image, Arena& arena);
+
+// Makes the changes that an image of float32 waits for, in memory of the arena if it must not be
+// overwritten.
+void make_float_changes(const FloatVariant& variant, Image* image, Arena& arena);
+
+// Makes them for one row. Writes it to that of another image, unless its pixels are null, and adds
+// it to statistics, unless these are null.
+void run_float_changes(const FloatVariant& variant, const Image& image, int row, const Image& to,
+                       FloatStatistics* statistics);
 
 }  // namespace gpupipe

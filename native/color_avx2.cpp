@@ -2,7 +2,7 @@
 #if defined(__x86_64__)
 
 #include "avx2.h"
-#include "color_rows.h"
+#include "filter_rows.h"
 
 namespace gpupipe {
 namespace {

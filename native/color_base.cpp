@@ -1,5 +1,5 @@
 // The functions of colours for every processor. On aarch64, where each has NEON, compilers use it.
-#include "color_rows.h"
+#include "filter_rows.h"
 #include "rows.h"
 
 #if defined(__aarch64__)

@@ -1,4 +1,4 @@
-// Compiles color_rows.h for the instruction set COLOR_TARGET. The file that includes it has
+// Compiles color_rows.h and filter_rows.h for the instruction set COLOR_TARGET. The file that includes it has
 // look_up, split, merge and sum_luma.
 
 COLOR_TARGET void compute_gray(const uint8_t* const planes[], uint8_t* gray, int count) {
@@ -21,21 +21,25 @@ COLOR_TARGET uint32_t sum_levels(const uint8_t* levels, int count) {
   return color::sum_levels(levels, count);
 }
 
-COLOR_TARGET void sharpen(const uint8_t* const rows[3], uint8_t* levels, int count, int step,
+template <typename Value>
+COLOR_TARGET void sharpen(const Value* const rows[3], Value* values, int count, int step,
                           float change) {
-  color::sharpen(rows, levels, count, step, change);
+  color::sharpen(rows, values, count, step, change);
 }
 
-COLOR_TARGET void blur_column(const uint8_t* const rows[], const float* weights, int half,
+template <typename Value>
+COLOR_TARGET void blur_column(const Value* const rows[], const float* weights, int half,
                               float* sums, int count) {
   color::blur_column(rows, weights, half, sums, count);
 }
 
+template <typename Value>
 COLOR_TARGET void blur_row(const float* from, const float* weights, int half, int step,
-                           uint8_t* levels, int count) {
-  color::blur_row(from, weights, half, step, levels, count);
+                           Value* values, int count) {
+  color::blur_row(from, weights, half, step, values, count);
 }
 
-#define COLOR_VARIANT                                                                          \
-  {look_up,       split,      merge,   compute_gray, adjust_saturation, adjust_hue,            \
-   find_extremes, sum_luma,   sum_levels, sharpen,    blur_column,       blur_row}
+#define FILTERS(Value) {sharpen<Value>, blur_column<Value>, blur_row<Value>}
+#define COLOR_VARIANT                                                                 \
+  {look_up,       split,    merge,      compute_gray,     adjust_saturation, adjust_hue, \
+   find_extremes, sum_luma, sum_levels, FILTERS(uint8_t), FILTERS(float)}

@@ -1,6 +1,7 @@
 // The function `color_stage` of the module.
 #include "color.h"
 #include "output.h"
+#include "program.h"
 
 namespace gpupipe {
 namespace {
@@ -22,14 +23,17 @@ class ColorStage : public Stage {
            check_changes();
   }
 
+  bool takes_planes() const override { return true; }
+
   bool run(int row, Image* image, Arena& arena) const override {
+    if (image->item_size == 1) interleave(image, arena);
     if (image->channels != 1 && image->channels != kChannels) return false;
     const Py_ssize_t own = rows() == kAnyRows ? 0 : row;
     std::vector<ColorChange> changes;
     for (Py_ssize_t n = 0; n < count_; ++n)
       if (find_color(own, n) != Color::kNone) changes.push_back(read_change(own, n));
     if (image->item_size != 1)
-      return change_float_colors(changes, *variant_.floats, image, arena);
+      return change_float_colors(changes, variant_, image, arena);
     return change_colors(changes, *variant_.color, image, arena);
   }
 

@@ -14,6 +14,22 @@ constexpr int kLumaBits = 22;
 constexpr uint32_t kLuma[3] = {1253677, 2462056, 478151};
 constexpr uint32_t kLumaRound = 256;
 
+// The filters of neighbouring values of uint8 or float.
+template <typename Value>
+struct Filters {
+  // Adds `change` times the difference to the smoothed image. Reads `step` values before and after
+  // those of each row.
+  void (*sharpen)(const Value* const rows[3], Value* values, int count, int step, float change);
+
+  // Sums 2 * half + 1 rows, weighted. The weights are the same from both ends.
+  void (*blur_column)(const Value* const rows[], const float* weights, int half, float* sums,
+                      int count);
+
+  // Sums numbers that are `step` apart in the same way, and rounds the sums to levels.
+  void (*blur_row)(const float* from, const float* weights, int half, int step, Value* values,
+                   int count);
+};
+
 // Levels are uint8. Planes are those of an RGB image, of at most kPart pixels, changed in place.
 struct ColorVariant {
   // Looks `count` levels up in a table of kLevels. `to` may be `from`.
@@ -41,18 +57,8 @@ struct ColorVariant {
   // Sums at most 2^24 levels.
   uint32_t (*sum_levels)(const uint8_t* levels, int count);
 
-  // Adds `change` times the difference to the smoothed image. Reads `step` levels before and after
-  // those of each row.
-  void (*sharpen)(const uint8_t* const rows[3], uint8_t* levels, int count, int step,
-                  float change);
-
-  // Sums 2 * half + 1 rows of levels, weighted. The weights are the same from both ends.
-  void (*blur_column)(const uint8_t* const rows[], const float* weights, int half, float* sums,
-                      int count);
-
-  // Sums numbers that are `step` apart in the same way, and rounds the sums to levels.
-  void (*blur_row)(const float* from, const float* weights, int half, int step, uint8_t* levels,
-                   int count);
+  Filters<uint8_t> of_levels;
+  Filters<float> of_floats;
 };
 
 extern const ColorVariant kColorBase;

@@ -1,4 +1,5 @@
 // The functions `deliver_stage` and `convert_planes` of the module.
+#include "color.h"
 #include "output.h"
 
 namespace gpupipe {
@@ -14,7 +15,7 @@ class DeliverStage : public OutputStage {
     return !has_flips_ || (flips_.open(flips) && add_rows(flips_.rows()));
   }
 
-  bool takes_table() const override { return true; }
+  bool takes_changes() const override { return true; }
 
   bool takes_planes() const override { return true; }
 
@@ -31,21 +32,25 @@ class DeliverStage : public OutputStage {
   void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const override {
     const bool flips_x = has_flips_ && flips_[row][0], flips_y = has_flips_ && flips_[row][1];
     const Rows rows(arena, image, slot.width);
-    uint8_t* const looked_up = arena.take(size_t(image.row_size()));
+    Image changed = take_image(arena, 1, image.width, image.channels, image.item_size);
+    if (!slot.is_interleaved && image.channels > 1) changed.plane = changed.stride / image.channels;
+    changed.stride = 0;  // a row of any number
     for (int n = 0; n < slot.height; ++n) {
-      const uint8_t* pixels = image.row(flips_y ? slot.height - 1 - n : n);
-      if (image.plane) {
-        write_planes(pixels, image, flips_x, slot, rows, n);
-        continue;
-      }
+      const int from = flips_y ? slot.height - 1 - n : n;
+      const uint8_t* pixels = image.row(from);
+      int64_t plane = image.plane;
       if (image.table) {
-        variant_.color->look_up(pixels, looked_up, image.row_size(), image.table);
-        pixels = looked_up;
+        variant_.color->look_up(pixels, changed.pixels, image.row_size(), image.table);
+        pixels = changed.pixels;
+      } else if (image.num_changes) {
+        run_float_changes(*variant_.floats, image, from, changed, nullptr);
+        pixels = changed.pixels, plane = changed.plane;
+      } else if ((flips_x || flips_y) && !plane && n + kAhead < slot.height) {
+        // Processors fetch ahead only what is read in order.
+        fetch(image.row(flips_y ? from - kAhead : n + kAhead), image.row_size());
       }
-      // Processors fetch ahead only what is read in order.
-      if ((flips_x || flips_y) && n + kAhead < slot.height)
-        fetch(image.row(flips_y ? slot.height - 1 - n - kAhead : n + kAhead), image.row_size());
-      slot.write_pixels(variant_, pixels, rows, n, flips_x);
+      if (plane) write_planes(pixels, image, plane, flips_x, slot, rows, n);
+      else slot.write_pixels(variant_, pixels, rows, n, flips_x);
     }
   }
 
@@ -56,11 +61,11 @@ class DeliverStage : public OutputStage {
     for (int64_t n = 0; n < count; n += 64) __builtin_prefetch(bytes + n, 0, 2);
   }
 
-  void write_planes(const uint8_t* first, const Image& image, bool flips_x, const Slot& slot,
-                    const Rows& rows, int row) const {
+  void write_planes(const uint8_t* first, const Image& image, int64_t plane, bool flips_x,
+                    const Slot& slot, const Rows& rows, int row) const {
     const uint8_t* planes[kMaxChannels];
     for (int c = 0; c < image.channels; ++c) {
-      planes[c] = first + c * image.plane;
+      planes[c] = first + c * plane;
       if (!flips_x) continue;
       reverse_row(variant_, planes[c], rows.planes[c], image.item_size, image.width);
       planes[c] = rows.planes[c];

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "elementary.h"
+
 #define SHARED inline __attribute__((always_inline))
 
 namespace gpupipe {
@@ -26,18 +28,6 @@ SHARED float to_fraction(uint32_t hash) {
   return (float(int32_t(hash >> 9)) + 0.5f) * 1.1920928955078125e-7f;  // 2**-23
 }
 
-SHARED int32_t to_bits(float value) {
-  int32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-SHARED float to_float(int32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
 // Returns cosine with the highest bit of `hash` as its sign.
 SHARED float with_sign(float cosine, uint32_t hash) {
   return to_float(to_bits(cosine) ^ int32_t(hash & 0x80000000u));
@@ -46,26 +36,6 @@ SHARED float with_sign(float cosine, uint32_t hash) {
 // Returns `yes` if all bits of the mask are set, and `no` if none is.
 SHARED float select(int32_t mask, float yes, float no) {
   return to_float((to_bits(yes) & mask) | (to_bits(no) & ~mask));
-}
-
-// The natural logarithm of a positive number, by the polynomial of Cephes' logf (Moshier).
-SHARED float log_of(float value) {
-  const int32_t kRootHalf = 0x3f3504f3;  // the bits of sqrt(0.5)
-  const int32_t bits = to_bits(value) - kRootHalf;
-  const float exponent = float(bits >> 23);
-  const float x = to_float((bits & 0x7fffff) + kRootHalf) - 1.0f;
-  float y = 7.0376836292e-2f;
-  y = y * x - 1.1514610310e-1f;
-  y = y * x + 1.1676998740e-1f;
-  y = y * x - 1.2420140846e-1f;
-  y = y * x + 1.4249322787e-1f;
-  y = y * x - 1.6668057665e-1f;
-  y = y * x + 2.0000714765e-1f;
-  y = y * x - 2.4999993993e-1f;
-  y = y * x + 3.3333331174e-1f;
-  const float square = x * x;
-  y = y * x * square - 0.5f * square + x;
-  return exponent * 0.69314718f + y;
 }
 
 // Sine and cosine of an angle of at most pi / 4, by the polynomials of Cephes' sinf and cosf;

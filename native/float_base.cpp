@@ -4,6 +4,10 @@
 namespace gpupipe {
 namespace {
 
+void stream(const float* from, float* to, int64_t count) {
+  std::memcpy(to, from, size_t(count) * sizeof(float));
+}
+
 #define FLOAT_TARGET
 #include "float_functions.h"
 

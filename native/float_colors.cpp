@@ -1,54 +1,189 @@
-// Changes of the colours of images of float32. A change of contrast needs the mean of the luma
-// after the changes before it, which a pass of its own computes.
+// Changes of the colours of images of float32, in as few passes as their order allows: see color.h.
 #include "color.h"
+#include "color_filters.h"
 #include "variant.h"
 
 namespace gpupipe {
-namespace {
 
-// Runs changes on parts of an image. Writes them to another unless its pixels are null; then
-// returns the sum of the luma.
-double run_changes(const std::vector<FloatChange>& changes, const FloatVariant& variant,
-                   const Image& image, const Image& to) {
-  double sum = 0;
-  for (int row = 0; row < image.height; ++row) {
-    const float* const from = reinterpret_cast<const float*>(image.row(row));
-    float* const target = to.pixels ? reinterpret_cast<float*>(to.row(row)) : nullptr;
-    for (int begin = 0; begin < image.width; begin += kFloatPart) {
-      const int64_t at = int64_t{begin} * image.channels;
-      sum += variant.change_colors(changes.data(), int(changes.size()), from + at,
-                                   target ? target + at : nullptr, image.channels,
-                                   std::min(kFloatPart, image.width - begin));
-    }
+void run_float_changes(const FloatVariant& variant, const Image& image, int row, const Image& to,
+                       FloatStatistics* statistics) {
+  const auto find = [](const Image& of, int n) { return reinterpret_cast<float*>(of.row(n)); };
+  const auto find_plane = [](const Image& of) { return of.plane / int64_t{sizeof(float)}; };
+  float *const from = find(image, row), *const target = to.pixels ? find(to, row) : nullptr;
+  for (int64_t begin = 0; begin < image.width; begin += kFloatPart) {
+    const FloatPart part = {
+        from + begin * (image.plane ? 1 : image.channels),
+        find_plane(image),
+        target ? target + begin * (to.plane ? 1 : to.channels) : nullptr,
+        find_plane(to),
+        image.channels,
+        int(std::min<int64_t>(kFloatPart, image.width - begin)),
+        statistics,
+    };
+    variant.change_colors(image.changes, image.num_changes, part);
   }
-  return sum;
 }
 
-// Returns whether floats have the change.
-bool find_change(const ColorChange& change, FloatChange* found) {
-  const float value = float(change.values[0]);
+void make_float_changes(const FloatVariant& variant, Image* image, Arena& arena) {
+  const bool is_own = image->is_writable;
+  Image result = is_own ? *image : take_alike(arena, *image, image->height, image->width);
+  for (int n = 0; n < image->height; ++n) run_float_changes(variant, *image, n, result, nullptr);
+  result.changes = nullptr, result.num_changes = 0;
+  *image = result;
+}
+
+namespace {
+
+// Takes an image through changes. A pass is put off until the next change needs its result.
+class FloatRun {
+ public:
+  FloatRun(const Variant& variant, Image* image, Arena& arena)
+      : variant_(variant), image_(*image), arena_(arena) {}
+
+  // Returns false if floats have no such change, or the image is too small for the border of a blur.
+  bool add(const ColorChange& change);
+
+  // Returns the image after all changes, which the next stage makes.
+  Image finish() {
+    if (waiting_.empty()) return image_;
+    const size_t bytes = waiting_.size() * sizeof(FloatChange);
+    uint8_t* const memory = arena_.take(bytes);
+    std::memcpy(memory, waiting_.data(), bytes);
+    image_.changes = reinterpret_cast<const FloatChange*>(memory);
+    image_.num_changes = int(waiting_.size());
+    return image_;
+  }
+
+ private:
+  void add_waiting(FloatChange::Kind kind, double factor = 0, double offset = 0) {
+    const bool needs_rgb = kind >= FloatChange::kSaturation;
+    if (needs_rgb && image_.channels != kChannels) return;
+    waiting_.push_back({kind, float(factor), float(offset)});
+  }
+
+  // The image with the changes that wait.
+  Image image() const {
+    Image changed = image_;
+    changed.changes = waiting_.data(), changed.num_changes = int(waiting_.size());
+    return changed;
+  }
+
+  // Makes the changes that wait.
+  void write(int channels) {
+    if (waiting_.empty()) return;
+    if (channels == image_.channels) {
+      Image changed = image();
+      make_float_changes(*variant_.floats, &changed, arena_);
+      image_ = changed;
+    } else {
+      Image shape = image_;
+      shape.channels = channels;
+      if (channels == 1) shape.plane = 0;
+      const Image result = take_alike(arena_, shape, image_.height, image_.width);
+      for (int n = 0; n < image_.height; ++n)
+        run_float_changes(*variant_.floats, image(), n, result, nullptr);
+      image_ = result;
+    }
+    waiting_.clear();
+  }
+
+  // Adds the pixels after the changes that wait to statistics, and keeps what is costly to compute.
+  void measure(FloatStatistics& statistics) {
+    for (const FloatChange& change : waiting_)
+      if (change.kind == FloatChange::kHue || change.kind == FloatChange::kGamma) {
+        write(image_.channels);
+        break;
+      }
+    for (int n = 0; n < image_.height; ++n)
+      run_float_changes(*variant_.floats, image(), n, {}, &statistics);
+  }
+
+  double find_mean(FloatStatistics::Kind kind, int values) {
+    FloatStatistics statistics = {kind};
+    measure(statistics);
+    return statistics.sum / (double(image_.height) * image_.width * values);
+  }
+
+  void stretch() {
+    FloatStatistics statistics = {FloatStatistics::kExtremes};
+    measure(statistics);
+    add_waiting(FloatChange::kStretch);
+    FloatChange& change = waiting_.back();
+    for (int c = 0; c < image_.channels; ++c) {
+      const bool is_flat = statistics.low[c] == statistics.high[c];
+      change.low[c] = is_flat ? 0.0f : statistics.low[c];
+      change.range[c] = is_flat ? 1.0f : statistics.high[c] - statistics.low[c];
+    }
+  }
+
+  const Variant& variant_;
+  Image image_;
+  Arena& arena_;
+  std::vector<FloatChange> waiting_;
+};
+
+bool FloatRun::add(const ColorChange& change) {
+  const double* const values = change.values;
   switch (change.color) {
     case Color::kBrightness:
-      *found = {FloatChange::kScale, value, 0};
+      add_waiting(FloatChange::kScale, values[0]);
       return true;
-    case Color::kInvert:
-      *found = {FloatChange::kInvert, 0, 0};
+    case Color::kContrast: {
+      const float mean = float(find_mean(FloatStatistics::kLuma, 1)), factor = float(values[0]);
+      add_waiting(FloatChange::kScale, factor, mean * (1.0f - factor));
       return true;
+    }
     case Color::kLinear:
-      *found = {FloatChange::kScale, value, float(change.values[1])};
+      add_waiting(FloatChange::kScale, values[0], values[1]);
+      return true;
+    case Color::kLinearByMean: {
+      const double mean = find_mean(FloatStatistics::kValues, image_.channels);
+      add_waiting(FloatChange::kScale, values[0], values[1] * mean);
+      return true;
+    }
+    case Color::kInvert:
+      add_waiting(FloatChange::kInvert);
       return true;
     case Color::kSolarize:
-      *found = {FloatChange::kSolarize, value, 0};
+      add_waiting(FloatChange::kSolarize, values[0]);
+      return true;
+    case Color::kGamma:
+      add_waiting(FloatChange::kGamma, values[0]);
+      return true;
+    case Color::kAutocontrast:
+      stretch();
       return true;
     case Color::kSaturation:
-      *found = {FloatChange::kSaturation, value, 0};
+      add_waiting(FloatChange::kSaturation, values[0]);
       return true;
     case Color::kHue:
-      *found = {FloatChange::kHue, value, 0};
+      add_waiting(FloatChange::kHue, values[0]);
       return true;
     case Color::kGray:
-      *found = {FloatChange::kGray, 0, 0};
+      add_waiting(FloatChange::kGray);
       return true;
+    case Color::kToGray:
+      add_waiting(FloatChange::kToGray);
+      write(1);
+      return true;
+    case Color::kToRgb:
+      if (image_.channels == 1) add_waiting(FloatChange::kToRgb);
+      write(kChannels);
+      return true;
+    case Color::kPermute:
+      add_waiting(FloatChange::kPermute);
+      if (image_.channels == kChannels)
+        for (int c = 0; c < kChannels; ++c) waiting_.back().order[c] = int(values[c]);
+      return true;
+    case Color::kSharpness:
+      write(image_.channels);
+      sharpen(values[0], *variant_.color, &image_, arena_);
+      return true;
+    case Color::kBlur: {
+      write(image_.channels);
+      const int size[] = {int(values[0]), int(values[1])};
+      return blur(size, values + 2, *variant_.color, &image_, arena_);
+    }
     default:
       return false;
   }
@@ -56,28 +191,12 @@ bool find_change(const ColorChange& change, FloatChange* found) {
 
 }  // namespace
 
-bool change_float_colors(const std::vector<ColorChange>& changes, const FloatVariant& variant,
+bool change_float_colors(const std::vector<ColorChange>& changes, const Variant& variant,
                          Image* image, Arena& arena) {
-  std::vector<FloatChange> waiting;
-  const double pixels = double(image->height) * image->width;
-  for (const ColorChange& change : changes) {
-    FloatChange found;
-    if (change.color == Color::kContrast) {
-      const float mean = float(run_changes(waiting, variant, *image, {}) / pixels);
-      const float factor = float(change.values[0]);
-      waiting.push_back({FloatChange::kScale, factor, mean * (1.0f - factor)});
-      continue;
-    }
-    if (!find_change(change, &found)) return false;
-    const bool needs_rgb = found.kind >= FloatChange::kSaturation;
-    if (!needs_rgb || image->channels == kChannels) waiting.push_back(found);
-  }
-  if (waiting.empty()) return true;
-  const Image result = image->is_writable ? *image
-                                          : take_image(arena, image->height, image->width,
-                                                       image->channels, image->item_size);
-  run_changes(waiting, variant, *image, result);
-  *image = result;
+  FloatRun run(variant, image, arena);
+  for (const ColorChange& change : changes)
+    if (!run.add(change)) return false;
+  *image = run.finish();
   return true;
 }
 

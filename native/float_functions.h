@@ -1,4 +1,5 @@
-// Compiles float_rows.h and float_colors.h for the instruction set FLOAT_TARGET.
+// Compiles float_rows.h and float_colors.h for the instruction set FLOAT_TARGET. The file that
+// includes it has `stream`.
 
 FLOAT_TARGET void warp_rows(const Warp& warp, int row, int rows, int width, float* pixels,
                             int64_t step) {
@@ -15,14 +16,29 @@ FLOAT_TARGET void resize_columns(const FloatTaps& taps, const float* pixels, int
   floats::resize_columns(taps, pixels, channels, to);
 }
 
+FLOAT_TARGET void change_colors(const FloatChange* changes, int size, const FloatPart& part) {
+  floats::change_colors(changes, size, part);
+}
+
+FLOAT_TARGET void split(const float* pixels, float* const planes[], int channels, int count,
+                        bool is_reversed) {
+  floats::split(pixels, planes, channels, count, is_reversed);
+}
+
+FLOAT_TARGET void merge(const float* const planes[], float* pixels, int channels, int count) {
+  floats::merge(planes, pixels, channels, count);
+}
+
+// In parts that stay in the first cache, of whole periods.
 FLOAT_TARGET void normalize(const float* from, float* to, int64_t count, const Conversion& k) {
-  floats::normalize(from, to, count, k);
+  constexpr int kValues = 40 * kPeriod;
+  alignas(64) float values[kValues];
+  for (int64_t n = 0; n < count; n += kValues) {
+    const int64_t size = count - n < kValues ? count - n : kValues;
+    floats::normalize(from + n, values, size, k);
+    stream(values, to + n, size);
+  }
 }
 
-FLOAT_TARGET double change_colors(const FloatChange* changes, int size, const float* from,
-                                  float* to, int channels, int count) {
-  return floats::change_colors(changes, size, from, to, channels, count);
-}
-
-#define FLOAT_VARIANT \
-  { warp_rows, blend_rows, resize_columns, change_colors, normalize }
+#define FLOAT_VARIANT                                                                       \
+  {warp_rows, blend_rows, resize_columns, change_colors, split, merge, normalize, stream}

@@ -196,6 +196,41 @@ FLOAT_INLINE void resize_columns(const FloatTaps& taps, const float* pixels, int
   if (channels == 4) resize_pixels<4>(taps, pixels, to);
 }
 
+template <int kCount>
+FLOAT_INLINE void split_few(const float* pixels, float* const planes[], int count,
+                            bool is_reversed) {
+  float* to[kCount];
+  for (int c = 0; c < kCount; ++c) to[c] = planes[c];
+  if (is_reversed) {
+    for (int n = 0; n < count; ++n)
+      for (int c = 0; c < kCount; ++c) to[c][n] = pixels[kCount * (count - 1 - n) + c];
+    return;
+  }
+  for (int n = 0; n < count; ++n)
+    for (int c = 0; c < kCount; ++c) to[c][n] = pixels[kCount * n + c];
+}
+
+FLOAT_INLINE void split(const float* pixels, float* const planes[], int channels, int count,
+                        bool is_reversed) {
+  if (channels == 2) split_few<2>(pixels, planes, count, is_reversed);
+  if (channels == 3) split_few<3>(pixels, planes, count, is_reversed);
+  if (channels == 4) split_few<4>(pixels, planes, count, is_reversed);
+}
+
+template <int kCount>
+FLOAT_INLINE void merge_few(const float* const planes[], float* pixels, int count) {
+  const float* from[kCount];
+  for (int c = 0; c < kCount; ++c) from[c] = planes[c];
+  for (int n = 0; n < count; ++n)
+    for (int c = 0; c < kCount; ++c) pixels[kCount * n + c] = from[c][n];
+}
+
+FLOAT_INLINE void merge(const float* const planes[], float* pixels, int channels, int count) {
+  if (channels == 2) merge_few<2>(planes, pixels, count);
+  if (channels == 3) merge_few<3>(planes, pixels, count);
+  if (channels == 4) merge_few<4>(planes, pixels, count);
+}
+
 FLOAT_INLINE void normalize(const float* from, float* to, int64_t count, const Conversion& k) {
   int64_t n = 0;
   for (; n + kPeriod <= count; n += kPeriod)

@@ -1,6 +1,7 @@
 // The functions for images of float32 that each variant has: see float_rows.h.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -22,13 +23,48 @@ struct FloatTaps {
 // read where a row is the output of another function.
 constexpr int kFloatSlack = 16;
 
-// A change of the colours of pixels. Of the last kinds, it needs RGB.
+// A change of the colours of pixels. From kSaturation on, it needs RGB.
 struct FloatChange {
-  enum Kind { kScale, kInvert, kSolarize, kSaturation, kHue, kGray } kind;
-  float factor, offset;  // the threshold or the turn is the factor
+  enum Kind {
+    kScale,    // factor * value + offset
+    kStretch,  // (value - low) / range of each channel
+    kInvert,
+    kSolarize,
+    kGamma,  // value to the power of the factor
+    kToRgb,  // of one channel
+    kSaturation,
+    kHue,
+    kGray,
+    kToGray,
+    kPermute
+  } kind;
+  float factor = 0, offset = 0;  // the threshold or the turn is the factor
+  float low[3] = {}, range[3] = {};
+  int order[3] = {};  // the input's channel for each channel
+};
+
+// What is known of the pixels of an image: the sum of the luma, that of all values, and the
+// extremes of each channel, which are NaN if a value is.
+struct FloatStatistics {
+  enum Kind { kLuma, kValues, kExtremes } kind;
+  double sum = 0;
+  float low[3] = {HUGE_VALF, HUGE_VALF, HUGE_VALF};
+  float high[3] = {-HUGE_VALF, -HUGE_VALF, -HUGE_VALF};
 };
 
 constexpr int kFloatPart = 512;  // pixels of a part of a row: what stays of it in the first cache
+
+// At most kFloatPart pixels of a row, of 1 or 3 channels, and where they go: nowhere if `to` is
+// null. It may be `from`. Pixels are interleaved if `plane` is 0; else it is the number of values
+// from plane to plane.
+struct FloatPart {
+  const float* from;
+  int64_t from_plane;
+  float* to;
+  int64_t to_plane;
+  int channels, count;
+  FloatStatistics* statistics;  // to which the changed pixels are added; or null
+};
 
 struct FloatVariant {
   // Warps rows of the output, of which each begins `step` values after the one before it.
@@ -41,18 +77,26 @@ struct FloatVariant {
   // Resizes one row.
   void (*resize_columns)(const FloatTaps& taps, const float* pixels, int channels, float* to);
 
-  // Changes at most kFloatPart pixels, one change after the other. `to` may be `from`. If it is
-  // null, returns the sum of the luma.
-  double (*change_colors)(const FloatChange* changes, int size, const float* from, float* to,
-                          int channels, int count);
+  // Makes changes, one after the other.
+  void (*change_colors)(const FloatChange* changes, int size, const FloatPart& part);
+
+  // Takes interleaved pixels of 2 to 4 channels apart, and puts them together.
+  void (*split)(const float* pixels, float* const planes[], int channels, int count,
+                bool is_reversed);
+  void (*merge)(const float* const planes[], float* pixels, int channels, int count);
 
   // Computes (value - mean) / std of `count` values, from channel 0 on.
   void (*normalize)(const float* from, float* to, int64_t count, const Conversion& conversion);
+
+  // Copies values past the cache: a batch is larger than the cache, and a line that is not there
+  // would be read before it is written.
+  void (*stream)(const float* from, float* to, int64_t count);
 };
 
 extern const FloatVariant kFloatBase;
 #if defined(__x86_64__)
 extern const FloatVariant kFloatAvx2;
+extern const FloatVariant kFloatAvx512;
 #endif
 
 }  // namespace gpupipe

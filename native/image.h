@@ -6,6 +6,8 @@
 
 namespace gpupipe {
 
+struct FloatChange;
+
 constexpr int kChannels = 3;  // of RGB
 constexpr int kMaxChannels = 4;
 
@@ -27,9 +29,11 @@ struct Image {
 
   int64_t plane = 0;  // bytes from plane to plane; 0 if the pixels are interleaved
 
-  // The new level of each of 256 levels, which is still to be looked up; null if there is none.
-  // Only stages that take tables see one.
+  // Changes of colours that are still to be made. Only stages that take them see them: of uint8 the
+  // new level of each of 256 levels, or null; of float32 so many changes of each pixel.
   const uint8_t* table = nullptr;
+  const FloatChange* changes = nullptr;
+  int num_changes = 0;
 
   // Bytes from a pixel of a row to the next.
   int pixel_size() const { return (plane ? 1 : channels) * item_size; }
@@ -39,6 +43,14 @@ struct Image {
   int64_t size() const { return (height - 1) * stride + row_size(); }
 
   uint8_t* row(int64_t n) const { return pixels + n * stride; }
+
+  // The images whose pixels are one piece: the planes, or the image itself.
+  int pieces() const { return plane ? channels : 1; }
+  Image piece(int n) const {
+    Image one = *this;
+    if (plane) one.pixels += n * plane, one.plane = 0, one.channels = 1;
+    return one;
+  }
 };
 
 }  // namespace gpupipe

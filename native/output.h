@@ -126,7 +126,9 @@ class Slot : public Target {
   explicit Slot(const Image& image)
       : Slot({image.pixels, image.item_size, Py_ssize_t(image.stride), image.item_size,
               image.height, image.width, image.channels, true},
-             copy_values(image.item_size)) {}
+             copy_values(image.item_size)) {
+    is_batch_ = false;
+  }
 
   // How many rows of planes are converted at once: those that follow each other without a gap, as
   // far as their levels fit the cache of the first level: 3 planes of 4096 bytes are 12 of its 32
@@ -185,7 +187,10 @@ class Slot : public Target {
 
   void convert(const Variant& variant, const uint8_t* from, uint8_t* to, int64_t count,
                const Conversion& k) const {
-    if (k.is_identity)
+    if (k.is_identity && conversions_->is_float && is_batch_)
+      variant.floats->stream(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to),
+                             count);
+    else if (k.is_identity)
       std::memcpy(to, from, size_t(count * k.item_size));
     else if (conversions_->is_float)
       variant.floats->normalize(reinterpret_cast<const float*>(from),
@@ -195,6 +200,7 @@ class Slot : public Target {
   }
 
   const Conversions* conversions_;
+  bool is_batch_ = true;
 };
 
 // The slots of a batch. Python passes (batch, table, factors, windows, value): after a sample is
@@ -320,7 +326,7 @@ class OutputStage : public Stage {
       return false;
     run_kernel(row, *image, slot, arena);
     output_->erase(row, slot);
-    image->table = nullptr;
+    image->table = nullptr, image->num_changes = 0;
     order_stores();
     return true;
   }

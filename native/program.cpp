@@ -27,7 +27,7 @@ class Program : public Stage {
 
   bool run(int row, Image* image, Arena& arena) const override {
     for (const InnerStage& part : parts_) {
-      if (!part->takes_table()) look_up_table(image, arena);
+      if (!part->takes_changes()) make_changes(image, arena);
       if (!part->takes_planes()) interleave(image, arena);
       if (!part->run(row, image, arena)) return false;
     }
@@ -120,7 +120,7 @@ class BlendStage : public Stage {
       Image own = *image;
       own.is_writable = false;
       const bool is_done = branches_[n]->run(row, &own, arena);
-      look_up_table(&own, arena);
+      make_changes(&own, arena);
       interleave(&own, arena);
       if (!is_done || own.height != result.height ||
           own.width != result.width || own.channels != result.channels || own.item_size != 1)
@@ -203,8 +203,10 @@ class ForkStage : public Stage {
 
 }  // namespace
 
-void look_up_table(Image* image, Arena& arena) {
-  if (image->table) look_up_levels(image->table, *g_variant.load()->color, image, arena);
+void make_changes(Image* image, Arena& arena) {
+  const Variant& variant = *g_variant;
+  if (image->table) look_up_levels(image->table, *variant.color, image, arena);
+  if (image->num_changes) make_float_changes(*variant.floats, image, arena);
 }
 
 void interleave(Image* image, Arena& arena) {

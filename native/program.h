@@ -11,7 +11,7 @@ namespace gpupipe {
 extern std::atomic<const Variant*> g_variant;
 
 // Looks the levels of an image up in its table, for a stage that takes none.
-void look_up_table(Image* image, Arena& arena);
+void make_changes(Image* image, Arena& arena);
 
 // Interleaves the planes of an image, for a stage that takes none.
 void interleave(Image* image, Arena& arena);

@@ -143,7 +143,7 @@ PyObject* run_stage(PyObject*, PyObject* arguments) {
   const auto run_one = [&] {
     is_done = run_row(*stage, int(row), content, &image);
     if (!is_done) return;
-    look_up_table(&image, find_arena());
+    make_changes(&image, find_arena());
     interleave(&image, find_arena());
   };
   if (!run_without_gil(run_one)) return nullptr;

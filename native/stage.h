@@ -18,7 +18,7 @@ namespace gpupipe {
 
 // Counts the changes of Stage, Arena, Image, and of what Python calls. Raise it with _ABI in
 // gpupipe/runtime/installation.py, which uses no extension with another number.
-constexpr int kAbi = 14;
+constexpr int kAbi = 15;
 
 constexpr char kStageName[] = "gpupipe.stage";
 
@@ -49,8 +49,9 @@ class Stage {
   // spares the stages before it their work.
   virtual bool can_run(int) const { return true; }
 
-  // Whether the stage looks levels up in the table of an image. If not, they are looked up before.
-  virtual bool takes_table() const { return false; }
+  // Whether the stage makes the changes of colours that an image waits for. If not, they are made
+  // before.
+  virtual bool takes_changes() const { return false; }
 
   // Whether the stage takes planes. If not, they are interleaved before.
   virtual bool takes_planes() const { return false; }

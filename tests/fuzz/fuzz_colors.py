@@ -1,7 +1,8 @@
 """Fuzzes the colours of the extension gpupipe._kernels with random changes of random images.
 
-The image lies in memory between pages that nobody may touch, and must stay as it is. All variants
-have to make the same pixels. Changes other than a blur have to make those of torchvision.
+Images are of uint8 or float32, and pixels or planes. They lie in memory between pages that nobody
+may touch, and must stay as they are. All variants have to make the same pixels. Changes of uint8
+other than a blur have to make those of torchvision.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +45,9 @@ class Fuzzer:
 
     def __init__(self) -> None:
         self.report = ColorReport()
-        self._memory = FencedMemory(3 * (_MAX_SIDE * (_MAX_SIDE + 20) + _MAX_WIDTH * 8))
+        self._memory = FencedMemory(12 * (_MAX_SIDE * (_MAX_SIDE + 20) + _MAX_WIDTH * 8))
 
-    def make(self, number: int) -> tuple[NDArray[np.uint8], list[Change]]:
+    def make(self, number: int) -> tuple[NDArray[Any], list[Change]]:
         """Return the image and the changes of a number; the same always."""
         rng = np.random.default_rng([20, number])
         is_wide = rng.integers(8) == 0
@@ -53,12 +55,22 @@ class Fuzzer:
         width = int(rng.integers(1, _MAX_WIDTH if is_wide else 4 + _MAX_SIDE // (1 + number % 5)))
         channels = int(rng.choice([1, 3]))
         gap = int(rng.choice([0, rng.integers(20)]))
-        stride = width * channels + gap
-        room = self._memory.take((height * stride - gap,), is_last=number % 4 != 1)
-        room[:] = rng.integers(0, 256, len(room), np.uint8) >> int(rng.integers(4))
+        dtype = np.dtype(rng.choice(["uint8", "float32"]))
+        is_planar, item = rng.integers(2) == 0, dtype.itemsize
+        stride = width * (1 if is_planar else channels) + gap
         strides = (stride, channels, 1)
-        image = np.lib.stride_tricks.as_strided(room, (height, width, channels), strides)
-        return image, draw_changes(rng, int(rng.integers(1, 9)), has_blur=min(height, width) > 6)
+        if is_planar:
+            strides = (stride, 1, stride * height)
+        size = stride * height * (channels if is_planar else 1) - gap
+        room = self._memory.take((size * item,), is_last=number % 4 != 1).view(dtype)
+        room[:] = rng.integers(0, 256, size, np.uint8) >> int(rng.integers(4))
+        if dtype == np.float32:
+            room /= np.float32(rng.choice([100, 255, 400]))
+        image = np.lib.stride_tricks.as_strided(
+            room, (height, width, channels), tuple(item * n for n in strides)
+        )
+        has_blur, is_float = min(height, width) > 6, dtype == np.float32
+        return image, draw_changes(rng, int(rng.integers(1, 9)), has_blur, is_float)
 
     def try_image(self, number: int) -> None:
         """Change an image with all variants, and compare the results."""
@@ -70,10 +82,11 @@ class Fuzzer:
         self.report.changes += len(changes)
         if not np.array_equal(image, before):
             self.report.findings.append(f"image {number} was overwritten")
-        if all(name != "gaussian_blur" for name, *_ in changes):
+        is_exact = image.dtype == np.uint8 and all(n != "gaussian_blur" for n, *_ in changes)
+        if is_exact:
             results["torchvision"] = reference(before, changes)
         for name, pixels in results.items():
-            if not np.array_equal(pixels, results["scalar"]):
+            if not np.array_equal(pixels, results["scalar"], equal_nan=True):
                 self.report.findings.append(f"image {number} has other pixels in {name}: {changes}")
 
 

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.augment import color_ops
-from gpupipe.engines.cpu.color_stages import COLORS, GRAY, TO_GRAY, TO_RGB
+from gpupipe.engines.cpu.color_stages import COLORS, GRAY, OF_FLOATS, TO_GRAY, TO_RGB
 
 Change = tuple[Any, ...]
 """The name of a function of COLOR_OPS, "gray", "to_gray" or "to_rgb", and its values."""
 Image = NDArray[np.uint8]
-NUMBERS = COLORS | {"gray": GRAY, "to_gray": TO_GRAY, "to_rgb": TO_RGB}
+NUMBERS = COLORS | OF_FLOATS | {"gray": GRAY, "to_gray": TO_GRAY, "to_rgb": TO_RGB}
 
 
 def create_stage(*samples: Sequence[Change]) -> Any:
@@ -60,10 +60,14 @@ def reference(image: Image, changes: Sequence[Change]) -> Image:
 
 
 INTS = ("posterize", "solarize_add")
+LEVELS = (*INTS, "equalize")
+"""Changes of uint8 alone."""
 
 
-def draw_changes(rng: np.random.Generator, count: int, has_blur: bool = False) -> list[Change]:
-    """Random changes that any image can have."""
+def draw_changes(
+    rng: np.random.Generator, count: int, has_blur: bool = False, is_float: bool = False
+) -> list[Change]:
+    """Random changes that any image of uint8 or float32 can have."""
     factor, unit = rng.choice([0.0, 1.0, rng.uniform(0, 3)]), rng.uniform(-0.5, 0.5)
     draws: list[Change] = [
         *[(f"adjust_{n}", factor) for n in ("brightness", "contrast", "saturation", "sharpness")],
@@ -79,4 +83,6 @@ def draw_changes(rng: np.random.Generator, count: int, has_blur: bool = False) -
         draws.append(
             ("gaussian_blur", *rng.choice([1, 3, 5, 7, 9, 13], 2), *rng.uniform(0.1, 3, 2))
         )
+    if is_float:
+        draws = [("to_gray",), ("adjust_gamma", factor), *(d for d in draws if d[0] not in LEVELS)]
     return [draws[int(n)] for n in rng.integers(len(draws), size=count)]

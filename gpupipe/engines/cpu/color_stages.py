@@ -8,7 +8,7 @@ four switches of a color_jitter, in whose branches all four adjustments stand, a
     tables    (m, 256)    for functions of one value that the extension does not know
 
 See native/color.h for what the extension does with them. It computes what torchvision does with
-uint8, and for some of the changes with float32.
+uint8 and float32.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,16 +48,11 @@ COLORS = {
     "scale_and_shift_by_mean": 19,
 }
 """The functions of COLOR_OPS that the extension knows: the numbers of Color in native/color.h."""
-_OF_FLOATS = {
-    "adjust_brightness",
-    "adjust_contrast",
-    "adjust_saturation",
-    "adjust_hue",
-    "solarize",
-    "invert",
-    "scale_and_shift",
+OF_FLOATS = {
+    **{name: n for name, n in COLORS.items() if "float32" in COLOR_OPS[name].dtypes},
+    "adjust_gamma": 20,
 }
-"""Those of them that it also knows for float32."""
+"""Those that it knows for float32. Of uint8, a gamma is a table."""
 GRAY, TO_GRAY, TO_RGB = 15, 16, 17
 _NUM_VALUES = 4
 _MAX_VALUE = 255
@@ -140,7 +135,7 @@ class _Columns:
             assert color is not None
         else:
             assert isinstance(op, ops.ColorOp)
-            color = COLORS.get(op.name, _TABLE)
+            color = _find_numbers(op).get(op.name, _TABLE)
             if color == _TABLE:
                 values[rows, 0] = sum(map(len, self.tables)) + np.arange(np.count_nonzero(rows))
                 self.tables.append(_make_tables(op, rows))
@@ -160,8 +155,8 @@ def _make_choice(switch: SwitchOp, count: int) -> _Choice | None:
                 pass
             case [ops.ColorMatrixOp() as op]:
                 colors[n] = _find_matrix(op) or 0
-            case [ops.ColorOp(name=name) as op] if name in COLORS:
-                colors[n] = COLORS[name]
+            case [ops.ColorOp(name=name) as op] if name in _find_numbers(op):
+                colors[n] = _find_numbers(op)[name]
                 first = 0
                 for given in op.values:
                     columns = given.reshape(count, -1)
@@ -170,6 +165,11 @@ def _make_choice(switch: SwitchOp, count: int) -> _Choice | None:
             case _:
                 return None
     return colors, values
+
+
+def _find_numbers(op: ops.Op) -> dict[str, int]:
+    """Return the functions that the extension knows for the dtype of an operation."""
+    return OF_FLOATS if op.spec.dtype == "float32" else COLORS
 
 
 def _make_tables(op: ops.ColorOp, rows: _Rows) -> NDArray[np.uint8]:
@@ -213,15 +213,13 @@ def _accepts(op: ops.Op, keeps_channels: bool = False) -> bool:
     """
     if op.spec.dtype not in STAGE_DTYPES or op.spec.channels not in (1, 3):
         return False
-    is_float = op.spec.dtype == "float32"
     match op:
-        case ops.ColorOp(name=name) if is_float:
-            return name in _OF_FLOATS
         case ops.ColorOp(name=name):
-            return name in COLORS or COLOR_OPS[name].is_pointwise
+            has_table = op.spec.dtype == "uint8" and COLOR_OPS[name].is_pointwise
+            return name in _find_numbers(op) or has_table
         case ops.ColorMatrixOp():
             color = _find_matrix(op)
-            return color == GRAY or (color is not None and not keeps_channels and not is_float)
+            return color == GRAY or (color is not None and not keeps_channels)
         case SwitchOp(branches=branches):
             return all(_accepts(part, True) for branch in branches for part in branch.ops)
     return False
@@ -269,7 +267,7 @@ def _bind(match: Match) -> Kernel:
 def _needs_torchvision(op: ops.Op) -> bool:
     if isinstance(op, SwitchOp):
         return any(_needs_torchvision(part) for branch in op.branches for part in branch.ops)
-    return isinstance(op, ops.ColorOp) and op.name not in COLORS and not _has_formula(op)
+    return isinstance(op, ops.ColorOp) and op.name not in _find_numbers(op) and not _has_formula(op)
 
 
 def _has_formula(op: ops.ColorOp) -> bool:

@@ -109,9 +109,22 @@ FLOATS: list[Change] = [
     *CASES["adjust_hue"],
     *(("solarize", threshold) for threshold in (-0.1, 0.3, 1.0)),
     *(("scale_and_shift", factor, shift) for factor in (-0.5, 1.7) for shift in (-0.3, 0.7)),
-    ("invert",),
-    ("gray",),
+    *(("adjust_gamma", power) for power in (0.0, 0.45, 1.0, 2.2)),
+    *(("adjust_sharpness", factor) for factor in (0.0, 0.4, 2.5)),
+    *(("gaussian_blur", *size, 1.3, 3.0) for size in ((1, 3), (5, 5), (23, 7), (13, 19))),
+    *(("scale_and_shift_by_mean", 1.3, shift) for shift in (-0.2, 0.4)),
+    ("permute_channels", 2, 0, 1),
+    *((name,) for name in ("invert", "autocontrast", "gray", "to_gray")),
 ]
+
+
+def test_every_function_of_floats_is_compared() -> None:
+    names = {name for name, row in COLOR_OPS.items() if "float32" in row.dtypes}
+    assert {name for name, *_ in FLOATS} - {"gray", "to_gray"} == names
+
+
+def as_planes(image: Any) -> Any:
+    return np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
 
 
 def test_floats_are_changed_as_torchvision_does(variant: str) -> None:
@@ -119,19 +132,22 @@ def test_floats_are_changed_as_torchvision_does(variant: str) -> None:
     orders = itertools.permutations(
         [("adjust_contrast", 0.8), ("adjust_saturation", 1.3), ("adjust_hue", 0.07)]
     )
-    for size, channels in itertools.product([(24, 80), (3, 1100)], (3, 1)):
+    sequences = [*([case] for case in FLOATS), *map(list, orders), [("invert",), *FLOATS[-6:]]]
+    for size, channels in itertools.product([(24, 80), (13, 1100)], (3, 1)):
         image: Any = shades(size, channels).astype(np.float32) / np.float32(255)
-        before = image.copy()
-        for changes in (*([case] for case in FLOATS), *map(list, orders)):
+        planes = as_planes(image)
+        for changes in sequences:
             made, expected = change(image, changes), reference(image, changes)
             assert np.abs(made - expected).max() < (5e-6 if len(changes) > 1 else 1e-6), changes
-            assert np.array_equal(image, before)
+            assert np.array_equal(change(planes, changes), made), changes
+        assert np.array_equal(planes, shades(size, channels).astype(np.float32) / np.float32(255))
 
 
 def test_floats_outside_of_0_to_1_are_changed_as_torchvision_does(variant: str) -> None:
     """A bicubic resize makes such values; a NaN marks what was not measured."""
     image: Any = np.array([[[1.5], [-1.0], [np.nan], [0.25]] * 9], np.float32)
-    for case in [("invert",), ("adjust_brightness", 1.2), ("solarize", 0.3)]:
+    cases: list[Change] = [("invert",), ("adjust_brightness", 1.2), ("solarize", 0.3)]
+    for case in [*cases, ("adjust_gamma", 2.0), ("adjust_gamma", 0.5), ("autocontrast",)]:
         made, expected = change(image, [case]), reference(image, [case])
         assert np.allclose(made, expected, atol=1e-6, equal_nan=True), case
 
@@ -380,17 +396,44 @@ def test_a_blur_of_an_image_that_is_too_small_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "image",
-    [np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros(9, np.uint8)],
-    ids=["two channels", "floats", "a file"],
+    [
+        np.zeros((4, 4, 2), np.uint8),
+        np.zeros((4, 4, 3), np.uint8),
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros(9, np.uint8),
+    ],
+    ids=["two channels", "a gamma of levels", "levels of floats", "a file"],
 )
-def test_what_is_no_image_of_levels_is_not_done(image: Any) -> None:
-    assert extension.run_program(create_stage([("posterize", 3)]), [0], [image]) == [0]
+def test_what_is_no_image_of_its_dtype_is_not_done(image: Any) -> None:
+    change = ("adjust_gamma", 2.0) if image.dtype == np.uint8 else ("posterize", 3)
+    assert extension.run_program(create_stage([change]), [0], [image]) == [0]
 
 
-def test_other_changes_of_floats_are_left_to_torchvision() -> None:
-    tracer = Tracer([(4, 4)], find_rules(), Spec.of_image(3, dtype="float32"))
-    tracer.color("autocontrast")
-    assert tracer.program().groups[0][0].name == "torchvision.color"
+@pytest.mark.parametrize("is_planar", [False, True])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_changes_of_floats_are_made_at_the_delivery(
+    variant: str, is_planar: bool, channels_last: bool
+) -> None:
+    images: Any = [shades((20, 600)) / np.float32(255), shades((20, 600))[::-1] / np.float32(255)]
+    results = []
+    for rules in (find_rules(), Rules(kernels.RULES)):
+        buffer = OutputBuffer(2, DeliveryFormat(None, None, channels_last), BatchMemory(1))
+        tracer = Tracer([(20, 600)] * 2, rules, Spec.of_image(3, dtype="float32"))
+        tracer.color("autocontrast")
+        tracer.color("adjust_hue", np.array([0.1, -0.3]))
+        tracer.flip(np.array([1, 0]), np.array([0, 1]))
+        tracer.normalize((0.1, 0.2, 0.3), (0.5, 0.4, 0.3))
+        tracer.begin_step("", Spec.of_image(3, dtype="float32"))
+        program = tracer.program(buffer)
+        if results:
+            for row, image in enumerate(images):
+                program.run(image, row)
+        else:
+            assert next(kernel.name for kernel, _ in program.groups) == "kernels.color"
+            own = [as_planes(image) for image in images] if is_planar else images
+            assert extension.run_program(create_native(program.groups, ()), [0, 1], own) == []
+        results.append(buffer.take([0, 1]))
+    assert torch.allclose(*results, rtol=0, atol=1e-5)  # a standard deviation of 0.3 divides
 
 
 @pytest.mark.parametrize(
@@ -421,7 +464,7 @@ def test_values_that_are_wrong_are_refused(changes: list[Change], message: str) 
         ((np.zeros((3, 1), np.int64), np.zeros((3, 4)), np.zeros((2, 255), np.uint8)), "uint8"),
         ((np.ones((3, 1), np.int64), np.full((3, 4), 2.0), np.zeros((2, 256), np.uint8)), "table"),
         ((np.ones((3, 1), np.int64), np.full((3, 4), -1.0), np.zeros((2, 256), np.uint8)), "table"),
-        ((np.full((3, 1), 20), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
+        ((np.full((3, 1), 21), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
         ((np.full((3, 1), -1), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
     ],
     ids=str,
