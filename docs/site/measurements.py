@@ -25,6 +25,7 @@ _OTHER_SCRIPTS = {
     "first_gpu": "benchmarks/first_gpu.sh",
     "ray": "benchmarks/ray_engine.py",
     "second_gpu": "benchmarks/gpu.py",
+    "third_gpu": "benchmarks/first_gpu.sh",
     "server_pipelining": "examples/server.py",
 }
 _RESULTS = ROOT / "benchmarks" / "results"

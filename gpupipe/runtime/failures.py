@@ -59,6 +59,41 @@ def machine_failure(error: BaseException) -> str:
     return ""
 
 
+def gpu_failure(device_id: int | None) -> str:
+    """Describe an error after which no CUDA call of this process succeeds on a GPU, with advice.
+
+    Does not wait for the GPU: it does not know of kernels that have not run yet. Takes
+    microseconds.
+
+    Args:
+        device_id: The GPU's number, or None for the CPU.
+
+    Returns:
+        The line; "" if there is no such error.
+    """
+    if device_id is None:
+        return ""
+    import torch
+
+    try:
+        torch.cuda.current_stream(device_id).query()
+    except RuntimeError as e:
+        return machine_failure(e) or str(e)
+    return ""
+
+
+_kept: list[object] = []
+
+
+def keep_if_gpu_failed(device_id: int | None, *objects: object) -> None:
+    """Keep `objects` until the process ends if their GPU has failed; see `gpu_failure`.
+
+    DALI ends the process (SIGABRT) when it frees memory of such a GPU.
+    """
+    if gpu_failure(device_id):
+        _kept.extend(objects)
+
+
 @contextmanager
 def machine_errors() -> Iterator[None]:
     """Raise EngineError in place of exceptions in the `with` block that the machine caused."""

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from gpupipe.errors import EngineError
-from gpupipe.runtime.failures import machine_errors, machine_failure
+from gpupipe.runtime.failures import gpu_failure, machine_errors, machine_failure
 
 FAILURES = [
     (RuntimeError("CUDA allocation failed\nmore"), "the GPU is out of memory (CUDA allocation"),
@@ -47,3 +47,7 @@ def test_other_errors_stay_what_they_are(error: Exception) -> None:
     assert machine_failure(error) == ""
     with pytest.raises(type(error)), machine_errors():
         raise error
+
+
+def test_a_cpu_is_no_gpu_that_failed() -> None:
+    assert gpu_failure(None) == ""

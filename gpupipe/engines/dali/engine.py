@@ -67,6 +67,7 @@ from gpupipe.engines.dali.reader import BuildOptions
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.capability_probe import can_decode_regions
 from gpupipe.runtime.devices import backend_of, resolve
+from gpupipe.runtime.failures import gpu_failure
 from gpupipe.runtime.memory import let_dali_pool_buffers, malloc_trim, release_unused_memory
 from gpupipe.runtime.process import ExitHandler
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -229,7 +230,7 @@ class DaliEngine(QuarantiningEngine):
         self._built.close()
         if self._options.cache is not None:
             self._options.cache.close()
-        if self._torch_device.type == "cuda":
+        if self._torch_device.type == "cuda" and not gpu_failure(self._torch_device.index):
             release_unused_memory(self._torch_device)
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:

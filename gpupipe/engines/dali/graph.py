@@ -22,6 +22,8 @@ Invariants:
 - DALI reads the buffers of a plan without a copy, so `in_flight` keeps them alive until the plan's
   batch is finished.
 - After a failure no further plan is taken until the next `run`, but plans in flight still succeed.
+- DALI ends the process if it frees memory of a GPU that has failed, as when a trainer's kernel read
+  outside its array. So nothing calls DALI from then on, and its pipeline is never destroyed.
 """
 
 from collections import deque
@@ -45,6 +47,7 @@ from gpupipe.engines.dali.operators.array import sizes
 from gpupipe.engines.dali.reader import Read, Reader, was_destroyed
 from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime import tracing
+from gpupipe.runtime.failures import gpu_failure, keep_if_gpu_failed
 from gpupipe.sampling.sampler import Plan
 
 Tensors = dict[str, torch.Tensor]
@@ -193,6 +196,7 @@ class GraphRunner:
         warm_up: int = 0,
     ) -> None:
         self._source, self._reader = GraphSource(lowering, reader, fields), reader
+        self._device_id = device_id
         self._pipe = build_graph(lowering, device_id, self._source)
         names = list(lowering.job.pipeline.outputs)
         self._iterator: Any = DALIGenericIterator(
@@ -246,6 +250,8 @@ class GraphRunner:
 
     def stop(self) -> None:
         """Take no more plans; wait for the batches in flight, and drop them."""
+        if gpu_failure(self._device_id):
+            return
         if not (self._is_fresh or was_destroyed(self._pipe) or self._reader.was_destroyed):
             self._reader.drop()
             while self._ready or self._advance():
@@ -258,6 +264,7 @@ class GraphRunner:
 
     def close(self) -> None:
         """Release DALI's pipeline. Idempotent."""
+        keep_if_gpu_failed(self._device_id, self._iterator, self._pipe)
         self._iterator = self._pipe = None
 
     def _with_warm_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
@@ -287,7 +294,12 @@ class GraphRunner:
         """Wait for DALI's next batch. Append it to `_ready`, after the plans that failed before it.
 
         Return False if `_ready` is still empty: no batch is left.
+
+        Raises:
+            EngineError: The GPU has failed.
         """
+        if failure := gpu_failure(self._device_id):
+            raise EngineError(failure)
         in_flight = self._source.in_flight
         outcome: Outcome | StepError | EngineError | None = None
         try:

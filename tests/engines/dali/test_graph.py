@@ -18,7 +18,9 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.engines.base import Job
+from gpupipe.engines.dali import graph
 from gpupipe.engines.dali.engine import DaliEngine
+from gpupipe.runtime import failures
 from gpupipe.sampling.sampler import Plan, Sampler
 
 COUNT, BATCH = 60, 8
@@ -146,3 +148,23 @@ def test_only_where_a_hardware_decoder_may_be_used(faces: Path) -> None:
     next(engine.batches(iter(plans(wanted, COUNT - 3))))
     engine.close()
     assert len(noted.batches[0]) == 3
+
+
+def test_nothing_calls_dali_once_the_gpu_has_failed(
+    faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DALI would end the process. The failure of a real GPU is a test in tests/gpu."""
+    wanted, noted = job(faces)
+    engine = DaliEngine(wanted, None)
+    batches = engine.batches(iter(plans(wanted, 0)))
+    next(batches)
+    pipe, read = engine._built._runner._pipe, len(noted.batches)
+    for name in (failures, graph):
+        monkeypatch.setattr(name, "gpu_failure", lambda _device_id: "the GPU failed: start again")
+    kept: list[object] = []
+    monkeypatch.setattr(failures, "_kept", kept)
+    with pytest.raises(gpupipe.errors.EngineError, match="the GPU failed: start again"):
+        next(batches)
+    engine.close()
+    assert pipe in kept
+    assert len(noted.batches) <= read + wanted.loader.prefetch

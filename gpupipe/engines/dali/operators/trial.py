@@ -28,7 +28,7 @@ from gpupipe.engines.dali.operators.dtypes import dali_type
 from gpupipe.errors import EngineError
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.step import Step, StepIncompatibleError
-from gpupipe.runtime.failures import machine_failure
+from gpupipe.runtime.failures import keep_if_gpu_failed, machine_failure
 from gpupipe.sampling import draws
 from gpupipe.steps.dali_operators.operators import Operator, Trial
 
@@ -217,7 +217,7 @@ class KnownGood:
         try:
             self._decode()
         except RuntimeError as e:
-            self._pipe = None
+            self.close()
             first, why = (find_cause(text).rstrip(" :") for text in (message, str(e)))
             raise EngineError(
                 "DALI cannot decode an image that nothing is wrong with "
@@ -227,6 +227,7 @@ class KnownGood:
 
     def close(self) -> None:
         """Release the pipeline. Idempotent."""
+        keep_if_gpu_failed(self._device_id, self._pipe)
         self._pipe = None
 
     def _decode(self) -> None:
@@ -235,11 +236,14 @@ class KnownGood:
             torch.cuda.synchronize(self._device_id)
         if self._pipe is None:
             device = "cpu" if self._device_id is None else "gpu"
+            # CUDA decodes, so that the hardware decoder gets the loader's batches alone: the size
+            # of its first batch sets its share of all later ones.
+            options = {} if self._device_id is None else {"hw_decoder_load": 0.0}
             self._pipe = Pipeline(1, 1, self._device_id, prefetch_queue_depth=1, exec_dynamic=True)
             encoded = _jpeg()
             with self._pipe:
                 data = fn.external_source(lambda: [encoded], batch=True, dtype=types.UINT8, ndim=1)
-                self._pipe.set_outputs(ops.decode(data, device, DecodeOptions(), {}))
+                self._pipe.set_outputs(ops.decode(data, device, DecodeOptions(), options))
             self._pipe.build()
         (decoded,) = self._pipe.run()
         decoded.as_cpu()
