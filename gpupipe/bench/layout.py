@@ -12,6 +12,8 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
+from gpupipe.runtime.text import find_lines
+
 _MIN_WIDTH = 60
 """Narrower screens show one line per cell."""
 _LONGEST_WORD = 24
@@ -85,8 +87,8 @@ class WordTable(Table):
             for head, cell in zip(heads, cells, strict=False):
                 if cell:
                     line = Text.assemble((f"{head}: ", "bold"), cell) if head else cell
-                    line.overflow = "fold"
-                    yield from console.render(line, options)
+                    for part in find_lines(line.plain, options.max_width, folds=True):
+                        yield from console.render(line[part], options)
             if self.show_header:
                 yield Segment.line()
 

@@ -36,8 +36,9 @@ from gpupipe.cli.arguments import (
     write_json,
     writing,
 )
-from gpupipe.cli.console import Screen, announce, console, leave_interrupted
+from gpupipe.cli.console import Screen, console, leave_interrupted
 from gpupipe.cli.group import CommandGroup, complete_help
+from gpupipe.cli.printing import announce, say
 from gpupipe.errors import GpupipeError, counted
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def check(
     resolved = resolve(checked)
     if not resolved.reads_data:
         servers = " and ".join(checked.loader.server or ())
-        click.echo(f"made by the server at {servers}: 'gpupipe status' asks it how it goes")
+        say(f"made by the server at {servers}: 'gpupipe status' asks it how it goes")
         lines = iter(list_ignored_settings(checked, resolved.engine))
     else:
         operators = plan.operators(resolved)
@@ -159,7 +160,7 @@ def check(
         lines = plan.facts(resolved, look_at_all_files=files)
     results["facts"] = []
     for line in lines:
-        click.echo(line)
+        say(line)
         results["facts"].append(line)
     write_json(json_path, results)
 
@@ -201,11 +202,11 @@ def fetch(
         raise click.BadParameter(str(e), param_hint="DATASET") from None
     target = expand_user(root or dataset_catalog.get_default_root(dataset))
     if target.exists():
-        click.echo(f"{target} is there already")
+        say(f"{target} is there already")
         return
     with Screen(False) as screen:
         download.fetch(entry, target, screen.progress)
-    click.echo(f"{entry.title}: {target}")
+    say(f"{entry.title}: {target}")
 
 
 def _check_annotations(config: "Config", json_path: Path | None) -> None:
@@ -232,7 +233,7 @@ def _print_skipped(loader: "Loader", result: "Measurement") -> None:
 
     engine = loader.engine
     if result.skipped and isinstance(engine, QuarantiningEngine):
-        click.echo(
+        say(
             f"{counted(result.skipped, 'sample')} left out; each is listed with its reason in "
             f"{engine.quarantine.file}"
         )

@@ -17,7 +17,8 @@ from gpupipe.cli.arguments import (
     options,
     write_json,
 )
-from gpupipe.cli.console import Screen, announce, format_size, print_error
+from gpupipe.cli.console import Screen, format_size
+from gpupipe.cli.printing import announce, print_error, say
 from gpupipe.errors import ConfigError, DataError, counted
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def evict(
     with folder.lock():
         names = evictions.evict_down_to(folder, goal)
         used = folder.count_bytes()
-    click.echo(f"{counted(len(names), 'shard')} evicted; the cache takes {format_size(used)}")
+    say(f"{counted(len(names), 'shard')} evicted; the cache takes {format_size(used)}")
     if used > goal and size != 0:
         raise DataError(
             f"it should take {format_size(goal)} at most, but epochs that are running use the "
@@ -138,9 +139,9 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
             folder, rows, lambda done, total: screen.progress("verifying", done, total)
         )
     for name, why in damaged.items():
-        click.echo(f"{folder.shard_path(name)}: {why}")
+        say(f"{folder.shard_path(name)}: {why}")
     gone = maintenance.fetch_missing_shards(folder, create_filler(folder, source.dataset))
-    click.echo(
+    say(
         f"{counted(len(folder.commit_log.live_shards()), 'shard')} in the cache; {len(damaged)} "
         f"damaged, {len(damaged.keys() - gone.keys())} of them fetched again"
     )
@@ -162,7 +163,7 @@ def list_decoded(where: Where = None, json_path: JsonFile = None) -> None:
 
     states = location.list_caches((where,) if where else location.PLACES)
     if not states:
-        click.echo("there are no caches of decoded images")
+        say("there are no caches of decoded images")
     for state in states:
         click.echo(state.path)
         _print_lines(_describe_decoded(state))
@@ -184,7 +185,7 @@ def empty_decoded(where: Where = None) -> None:
     in_use = sum(state.in_use for state in states)
     later = f"; {in_use} of them in use, and free when their processes end" if in_use else ""
     caches = counted(len(states), "cache of decoded images", "caches of decoded images")
-    click.echo(f"{caches} removed, {size}{later}")
+    say(f"{caches} removed, {size}{later}")
 
 
 def _read_source(config: ConfigName, overrides: Overrides) -> "Remote":
@@ -234,11 +235,11 @@ def _print_result(
     else:
         share = "the whole data set" if present == rows else f"{present:,} of {rows:,} samples"
         shards = counted(len(live), "shard")
-    click.echo(
+    say(
         f"{counted(fetched, 'sample')} fetched, {format_size(size)} in {seconds:.1f} s "
         f"({format_size(size / seconds)}/s)"
     )
-    click.echo(f"{share} in {shards}, generation {log.generation}: {folder.dir}")
+    say(f"{share} in {shards}, generation {log.generation}: {folder.dir}")
     failures = dict.fromkeys(why for o in outcomes for why in (*o["failures"], *o["lost"].values()))
     if failures:
         noun = "shard" if folder.has_stored_shards else "sample"
@@ -248,7 +249,7 @@ def _print_result(
 
 def _print_lines(lines: Iterator[tuple[str, str]]) -> None:
     for name, value in lines:
-        click.echo(f" {name:<12} {value}")
+        say(f" {name:<12} {value}")
 
 
 def _describe_status(state: "Status") -> Iterator[tuple[str, str]]:

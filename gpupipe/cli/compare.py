@@ -27,15 +27,13 @@ from gpupipe.cli.arguments import (
 from gpupipe.cli.catalog import complete_config
 from gpupipe.cli.console import (
     Screen,
-    announce,
     console,
     core_numbers,
     leave_interrupted,
     print_data_warning,
-    print_error,
-    print_warning,
     read,
 )
+from gpupipe.cli.printing import announce, print_error, print_warning, say
 from gpupipe.errors import counted
 
 if TYPE_CHECKING:
@@ -146,7 +144,7 @@ def compare(
     if comparison.measured:
         console().print(tables.comparison_table(comparison))
         for sentence in describe_verdict(comparison):
-            click.echo(sentence)
+            say(sentence)
         write_all(
             lambda: write_json(json_path, comparison.as_json()),
             lambda: _write_report(out, comparison, agreements, checked, index),
@@ -237,7 +235,7 @@ def _write_report(
     devices = _devices(registry.find_preferred()) if agreements else []
     with writing(folder):
         page = report.write(folder, comparison, agreements, checked, index, devices)
-    click.echo(f"report: {page}")
+    say(f"report: {page}")
 
 
 def measure_parity(
@@ -258,7 +256,7 @@ def measure_parity(
         counts = agreement.count_decoders(checked, index, samples, name)
         if counts:
             names = ", ".join(f"{decoder} {count}" for decoder, count in counts.items())
-            click.echo(f"decoded by, with {registry.get_title(name)}: {names}")
+            say(f"decoded by, with {registry.get_title(name)}: {names}")
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
         print_error(
@@ -266,7 +264,7 @@ def measure_parity(
             f"'{failed.step}' on"
         )
     if left_out := _list_not_compared(checked, agreements):
-        click.echo(f"not compared, for lack of a torch lowering: {', '.join(left_out)}")
+        say(f"not compared, for lack of a torch lowering: {', '.join(left_out)}")
     return agreements
 
 

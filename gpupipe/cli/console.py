@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpupipe.cli.printing import print_note, print_warning, say
+
 if TYPE_CHECKING:
     from gpupipe.config import Config
     from gpupipe.dataset.index import Index
@@ -123,29 +125,8 @@ class Screen:
 
     def _print(self, line: str) -> None:
         self._progress.stop()
-        click.echo(line)
+        say(line)
         self._progress.start()
-
-
-def print_error(text: str) -> None:
-    """Print an error on stderr, with the prefix that all errors of the command line have."""
-    click.echo(f"error: {text}", err=True)
-
-
-def print_warning(text: str) -> None:
-    """Print a warning on stderr."""
-    click.echo(f"warning: {text}", err=True)
-
-
-def print_note(text: str) -> None:
-    """Print on stderr what a command does in another way than the config says."""
-    click.echo(f"note: {text}", err=True)
-
-
-def announce(text: str) -> None:
-    """Print a line on stderr if that is a terminal, before the imports that take seconds."""
-    if sys.stderr.isatty():
-        click.echo(text, err=True)
 
 
 def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Config, Index]:

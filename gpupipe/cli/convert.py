@@ -15,7 +15,8 @@ from gpupipe.cli.arguments import (
     options,
     write_json,
 )
-from gpupipe.cli.console import Screen, announce, format_size
+from gpupipe.cli.console import Screen, format_size
+from gpupipe.cli.printing import announce, say
 from gpupipe.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def convert(
     with Screen(False) as screen:
         result = run(checked, out, chosen, screen.progress)
     for line in _describe(result):
-        click.echo(line)
+        say(line)
     write_json(json_path, _as_json(result))
 
 

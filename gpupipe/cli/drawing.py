@@ -13,7 +13,8 @@ import click
 
 from gpupipe.cli.arguments import ConfigName, OutputFolder, Overrides, PictureFile, options, writing
 from gpupipe.cli.catalog import complete_target
-from gpupipe.cli.console import Screen, announce, print_warning
+from gpupipe.cli.console import Screen
+from gpupipe.cli.printing import announce, print_warning, say
 from gpupipe.errors import GpupipeError, counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def gallery(
         for name, row in zip(_name_pages(rows), rows, strict=True):
             draw_page([row], side).save(out / f"{name}.{suffix}")
         draw_page(rows, side).save(out / f"{_ALL}.{suffix}")
-    click.echo(f"{out}: {counted(len(rows), 'page')}, and all of them in {_ALL}.{suffix}")
+    say(f"{out}: {counted(len(rows), 'page')}, and all of them in {_ALL}.{suffix}")
 
 
 def _name_pages(rows: "Sequence[StepPictures]") -> Iterator[str]:

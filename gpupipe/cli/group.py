@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 
 import click
 
-from gpupipe.cli.console import exit_in_imports, leave_interrupted, print_error
+from gpupipe.cli.console import exit_in_imports, leave_interrupted
 from gpupipe.cli.mistakes import print_mistakes
+from gpupipe.cli.printing import print_error, say
 from gpupipe.errors import ConfigError, GpupipeError, StepError
 
 SECTIONS = {
@@ -116,7 +117,7 @@ def _leave(ctx: click.Context, error: click.ClickException) -> NoReturn:
     """Print click's own error with the prefix of all other errors, and exit with its code."""
     text = io.StringIO()
     error.show(text)
-    click.echo(text.getvalue().replace("Error: ", "error: ", 1), err=True, nl=False)
+    say(text.getvalue().rstrip("\n").replace("Error: ", "error: ", 1), err=True)
     ctx.exit(error.exit_code)
 
 

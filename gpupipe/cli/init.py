@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from gpupipe.cli.arguments import options, writing
-from gpupipe.cli.console import Screen, announce
+from gpupipe.cli.console import Screen
+from gpupipe.cli.printing import announce, say
 from gpupipe.errors import GpupipeError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def init(
     """
     announce(f"reading {folder}")
     write_configs(folder, out, force)
-    click.echo(f"Try it: gpupipe run {out}")
+    say(f"Try it: gpupipe run {out}")
 
 
 def write_configs(folder: Path, out: Path, force: bool) -> None:
@@ -114,13 +115,13 @@ def _write_config(
 def _print(path: Path, detected: "Detected", survey: "Survey", doubts: list[str]) -> None:
     from gpupipe.init.config_text import describe_samples
 
-    click.echo(f"{path}: source {detected.source}, {describe_samples(survey)}")
+    say(f"{path}: source {detected.source}, {describe_samples(survey)}")
     if detected.table:
-        click.echo(f"  written for it: {detected.options['file']}")
+        say(f"  written for it: {detected.options['file']}")
     for doubt in doubts:
-        click.echo(f"  not certain: {doubt}")
+        say(f"  not certain: {doubt}")
     if detected.unused:
-        click.echo(f"  not read: {detected.unused}")
+        say(f"  not read: {detected.unused}")
 
 
 def _val_path(out: Path) -> Path:

@@ -17,7 +17,8 @@ from gpupipe.cli.arguments import (
     write_json,
     writing,
 )
-from gpupipe.cli.console import Screen, announce, console, format_size, print_error, read
+from gpupipe.cli.console import Screen, console, format_size, read
+from gpupipe.cli.printing import announce, print_error, say
 from gpupipe.errors import counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _write_report(
 
     with writing(folder):
         page = report.write(folder, name, results, findings)
-    click.echo(f"report: {page}")
+    say(f"report: {page}")
 
 
 def _read_kinds(text: str, headers: bool, has_val: bool) -> set[str]:
@@ -110,12 +111,12 @@ def _read_kinds(text: str, headers: bool, has_val: bool) -> set[str]:
 
 def _print_statistics(name: str, facts: dict[str, Any]) -> None:
     formats = ", ".join(f"{kind} {count:,}" for kind, count in facts["histograms"]["format"])
-    click.echo(f"{name}: {counted(facts['images'], 'image')}, {format_size(facts['bytes'])}")
-    click.echo(f"  formats: {formats or 'none'}")
+    say(f"{name}: {counted(facts['images'], 'image')}, {format_size(facts['bytes'])}")
+    say(f"  formats: {formats or 'none'}")
     for side, (low, middle, high) in facts["sides"].items():
-        click.echo(f"  {side}: {low:,} to {high:,} pixels, {middle:,} at the median")
+        say(f"  {side}: {low:,} to {high:,} pixels, {middle:,} at the median")
     if values := facts["normalize"]:
-        click.echo(f"  - normalize: {{mean: {values['mean']}, std: {values['std']}}}")
+        say(f"  - normalize: {{mean: {values['mean']}, std: {values['std']}}}")
 
 
 def _print_findings(findings: "Sequence[Finding]") -> None:

@@ -22,6 +22,7 @@ from gpupipe.cli.catalog import (
     list_items,
 )
 from gpupipe.cli.console import console
+from gpupipe.cli.printing import say
 from gpupipe.errors import GpupipeError, did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _show_item(item: Item, is_single: bool) -> None:
     origin = "" if item.package == OWN_PACKAGE else f" of {item.package}"
     click.echo(click.style(f"{item.kind} {item.name}", bold=True) + origin)
     if item.kind == "engine":
-        click.echo(item.summary)
+        say(item.summary)
     else:
         _print_model(_load_class(item.kind, item.name))
 
@@ -145,7 +146,7 @@ def _print_model(model: type[pydantic.BaseModel]) -> None:
     from gpupipe.bench.tables import new_table
     from gpupipe.cli.parameters import describe_parameters, summarize
 
-    click.echo(summarize(model))
+    say(summarize(model))
     parameters = describe_parameters(model)
     if not parameters:
         return
@@ -175,7 +176,7 @@ def _show_setting(name: str) -> None:
         if n == len(path) - 1:
             default = "required" if setting.is_required else setting.default
             click.secho(f"setting {name}", bold=True)
-            click.echo(f"type: {setting.type_text}\ndefault: {default}\n{setting.meaning}")
+            say(f"type: {setting.type_text}\ndefault: {default}\n{setting.meaning}")
         if setting.model is None:
             if n < len(path) - 1:
                 raise click.BadParameter(f"{part} has no settings of its own", param_hint="NAME")

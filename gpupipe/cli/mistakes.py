@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from gpupipe.cli.console import print_error
+from gpupipe.cli.printing import get_width, print_error
 from gpupipe.errors import ConfigError, counted
+from gpupipe.runtime.text import wrap_words
 
 _LINE_BREAK = re.compile("[\n\x85\u2028\u2029]")
 """The line breaks of YAML; Python has turned the others into the first."""
@@ -23,14 +24,18 @@ def print_mistakes(error: ConfigError) -> None:
     is_forced = True if os.environ.get("FORCE_COLOR") else None
     color = False if os.environ.get("NO_COLOR") else is_forced
     print_error(f"{counted(len(error.problems), 'mistake')} in the configuration")
+    width = get_width(sys.stderr)
     for problem in error.problems:
-        where = f"{click.style(problem.where, bold=True)}: " if problem.where else ""
-        click.echo(where + problem.what, err=True, color=color)
-        for line in _quote(problem.where):
+        text = str(problem)
+        first, *others = wrap_words(text, width) if width else [text]
+        if problem.where and first.startswith(problem.where):
+            first = click.style(problem.where, bold=True) + first[len(problem.where) :]
+        click.echo("\n".join([first, *others]), err=True, color=color)
+        for line in _quote(problem.where, max(1, width - _INDENT) if width else _WIDTH):
             click.echo(" " * _INDENT + line, err=True, color=color)
 
 
-def _quote(where: str) -> Iterator[str]:
+def _quote(where: str, width: int) -> Iterator[str]:
     """Yield the line at a location, "file:line:column", and a caret; nothing if there is none."""
     match = re.fullmatch(r"(.+):(\d+):(\d+)", where)
     if match is None:
@@ -43,18 +48,10 @@ def _quote(where: str) -> Iterator[str]:
     if not 0 < number <= len(lines):
         return
     line = lines[number - 1].replace("\t", " ")
-    shown, before = _cut(line, column - 1, _get_width())
+    shown, before = _cut(line, column - 1, width)
     if shown.strip():
         yield shown.rstrip()
         yield " " * before + click.style("^", fg="red", bold=True)
-
-
-def _get_width() -> int:
-    """Return how long a line may be so that the terminal does not break it."""
-    if not sys.stderr.isatty():
-        return _WIDTH
-    columns = os.get_terminal_size(sys.stderr.fileno()).columns  # 0: it does not say
-    return max(1, columns - _INDENT) if columns else _WIDTH
 
 
 def _cut(line: str, index: int, width: int) -> tuple[str, int]:

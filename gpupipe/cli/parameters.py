@@ -15,6 +15,8 @@ from gpupipe.errors import shown
 from gpupipe.schema.number_array import NumberArray
 from gpupipe.schema.validation_errors import describe_field, document_field, own_fields_first
 
+_CONTINUED = re.compile(r"(?<!\n)\n(?:  (?=\S)|(?=[^\s-]))")
+"""The break before a line of a docstring that continues a paragraph, or an item of a list."""
 _TYPES: dict[Any, str] = {
     bool: "true or false",
     int: "whole number",
@@ -103,13 +105,15 @@ def _takes_one(model: type[pydantic.BaseModel], name: str, kind: str) -> bool:
 
 
 def summarize(model: type[Any]) -> str:
-    """Return the docstring of a class up to its first section, such as Attributes."""
+    """Return the docstring of a class up to its first section, such as Attributes; a paragraph is
+    one line.
+    """
     lines = []
     for line in (inspect.getdoc(model) or "").splitlines():
         if line.rstrip() in ("Attributes:", "Args:", "Examples:", "Raises:"):
             break
         lines.append(line)
-    return "\n".join(lines).strip()
+    return _CONTINUED.sub(" ", "\n".join(lines).strip())
 
 
 def _show(default: Any) -> str:

@@ -13,7 +13,6 @@ import click
 from gpupipe.cli.arguments import ConfigName, JsonFile, OutputFile, Overrides, options, write_json
 from gpupipe.cli.console import (
     Screen,
-    announce,
     console,
     core_numbers,
     leave_interrupted,
@@ -21,6 +20,7 @@ from gpupipe.cli.console import (
     print_data_warning,
     read,
 )
+from gpupipe.cli.printing import announce, say
 from gpupipe.errors import EngineError, counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -72,19 +72,19 @@ def profile(
             checked, index, *train, repeats, seconds, screen.counter("training")
         )
     ceiling = None if trained else training.ceiling(checked, index, seconds)
-    click.echo(describe_work(result.what))
+    say(describe_work(result.what))
     console().print(profile_report.profile_table(result))
     for line in profile_report.describe_training(trained, ceiling):
-        click.echo(line)
+        say(line)
     if trace_path is not None:
         trace = training.record_training(checked, index, train and train[1], seconds)
         write_json(trace_path, trace)
         steps = counted(trace["otherData"]["steps"], "step")
-        click.echo(f"A trace of {steps} is in {trace_path}: open it at https://ui.perfetto.dev.")
+        say(f"A trace of {steps} is in {trace_path}: open it at https://ui.perfetto.dev.")
     step_advice = {e.key: e.step.speed_advice for e in checked.pipeline.entries}
     verdict = profile_report.find_limit(result, result.what["parallelism"], trained, step_advice)
     for sentence in (*verdict.sentences, *disturbance(result.disturbed)):
-        click.echo(sentence)
+        say(sentence)
     more = {"replay_images_per_second": ceiling, "limit": verdict.resource}
     write_json(json_path, result.as_json() | {"training": trained and trained.as_json()} | more)
 
@@ -162,7 +162,7 @@ def tune(
         *describe_tuning(result, checked.loader.batch_size),
         *disturbance(result.disturbed),
     ):
-        click.echo(line)
+        say(line)
     write_json(json_path, result.as_json())
     if result.interrupted:
         leave_interrupted()

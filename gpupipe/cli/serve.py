@@ -19,7 +19,8 @@ from gpupipe.cli.arguments import (
     options_of,
     write_json,
 )
-from gpupipe.cli.console import Screen, announce, print_data_warning
+from gpupipe.cli.console import Screen, print_data_warning
+from gpupipe.cli.printing import announce, say
 from gpupipe.errors import counted, short
 from gpupipe.server.options import ServerOptions, parse_options
 
@@ -98,7 +99,7 @@ def _announce(server: Any, quiet: bool) -> None:
         if server.has_resumed:
             _print_progress(server, "going on with", " (--fresh begins with the first epoch)")
         elif server.options.resume:
-            click.echo(
+            say(
                 f"no server has kept its state in {server.options.state}: beginning with "
                 "the first epoch",
                 err=True,
@@ -110,7 +111,7 @@ def _print_progress(server: Any, before: str, after: str) -> None:
     """Print a line for each rank: the text `before`, its epoch and progress, the text `after`."""
     for p in server.stats()["partitions"]:
         batches = f"{p['done']:,} of {counted(p['steps'], 'batch', 'batches')} done"
-        click.echo(f"{before} epoch {p['epoch']} of rank {p['rank']}: {batches}{after}", err=True)
+        say(f"{before} epoch {p['epoch']} of rank {p['rank']}: {batches}{after}", err=True)
 
 
 def _ticker(quiet: bool) -> Any:
@@ -120,7 +121,7 @@ def _ticker(quiet: bool) -> Any:
         return lambda server: None
     if sys.stderr.isatty():
         return Ticker(_show_in_place, _SHOW_SECONDS)
-    return Ticker(lambda text: click.echo(text, err=True), _LOG_SECONDS)
+    return Ticker(lambda text: say(text, err=True), _LOG_SECONDS)
 
 
 def _show_in_place(text: str) -> None:
@@ -162,12 +163,12 @@ def _print_ray_status(json_path: Path | None) -> None:
 
     statuses = read_statuses()
     if not statuses:
-        click.echo(
+        say(
             f"no trainer with engine ray has its cache folder at {cache_dir()}: set GPUPIPE_CACHE "
             "as the trainer has it"
         )
     for line in format_statuses(statuses):
-        click.echo(line)
+        say(line)
     write_json(json_path, statuses)
 
 

@@ -8,8 +8,9 @@ import click
 
 from gpupipe.cli.arguments import OutputFolder, options, writing
 from gpupipe.cli.compare import measure_parity
-from gpupipe.cli.console import Screen, announce, console, core_numbers, read
+from gpupipe.cli.console import Screen, console, core_numbers, read
 from gpupipe.cli.init import write_configs
+from gpupipe.cli.printing import announce, say
 from gpupipe.errors import GpupipeError, counted
 
 _PARITY_SAMPLES = 8
@@ -48,22 +49,22 @@ def try_(
 
     ends_at = monotonic() + seconds
     path = out / "train.yaml"
-    click.echo(f"1. What is in {folder}")
+    say(f"1. What is in {folder}")
     write_configs(folder, path, force=True)
     checked, index = read(str(path), ())
-    click.echo("\n2. A batch, as a model gets it")
+    say("\n2. A batch, as a model gets it")
     names = _draw(path, out / "batch.png")
-    click.echo("\n3. The same pixels as torchvision's, step by step")
+    say("\n3. The same pixels as torchvision's, step by step")
     agreements = measure_parity(checked, index, _PARITY_SAMPLES, None, resolve(checked).engine.name)
     cores = core_numbers(None)
-    click.echo(f"\n4. Images a second on {counted(len(cores), 'core')}, from these files")
+    say(f"\n4. Images a second on {counted(len(cores), 'core')}, from these files")
     with Screen(False) as screen:
         left = max(_LEAST_SECONDS, ends_at - monotonic())
         comparison = compare_within(checked, str(path), cores, left, screen.counter("compare"))
     console().print(tables.comparison_table(comparison))
     for sentence in describe_verdict(comparison, _ADVICE):
-        click.echo(sentence)
-    click.echo("\n5. Write next")
+        say(sentence)
+    say("\n5. Write next")
     click.echo(f"  import gpupipe\n  for batch in gpupipe.load({str(path)!r}):")
     click.echo("      ...  # " + ", ".join(f'batch["{name}"]' for name in names))
     if not all(a.holds for a in agreements):
@@ -82,7 +83,7 @@ def _draw(config: Path, path: Path) -> list[str]:
         try:
             picture = grid.draw(loader, batch, _DRAWN)
         except grid.NoImagesError as e:
-            click.echo(f"not drawn: {e}")
+            say(f"not drawn: {e}")
             return list(batch)
     with writing(path):
         picture.save(path)

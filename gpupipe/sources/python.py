@@ -1,4 +1,4 @@
-"""python: a data set of the user's, any object with `__len__` and `__getitem__`."""
+"""python: A data set of the user's, any object with `__len__` and `__getitem__`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""remote: a data set in a remote store, read through a local cache that grows with the epochs."""
+"""remote: A data set in a remote store, read through a local cache that grows with the epochs."""
 
 import inspect
 from collections.abc import Sequence

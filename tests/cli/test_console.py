@@ -117,11 +117,6 @@ def test_colour_that_is_forced_brings_no_bars_to_a_file(
     assert capsys.readouterr().err == "scanning\n"
 
 
-def test_without_a_terminal_nothing_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
-    console.announce("reading lfw")
-    assert capsys.readouterr() == ("", "")
-
-
 def test_without_a_terminal_no_line_of_a_table_is_too_wide(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,11 +68,12 @@ def test_a_line_is_cut_to_the_width_of_the_terminal(
         with pytest.raises(ConfigError) as caught:
             configs.read(str(path), ())
         print_mistakes(caught.value)
-        stderr.flush()
-        lines = file.read1(10_000).decode().splitlines()
-    (number,) = (n for n, line in enumerate(lines) if "hflipp'" in line)
-    line, caret = lines[number + 1 : number + 3]
+        print("end", file=stderr, flush=True)
+        lines = [line.decode().rstrip() for line in iter(file.readline, b"end\r\n")]
+    line, caret = lines[-2:]
     assert line == "    pipeline: [decode, hflipp, to_dtype…"
+    assert [line for line in lines if len(line) > 40] == [f"{path}:1:1:", f"{path}:1:20:"]
+    assert "unknown step 'hflipp'" in " ".join(lines)
     assert caret.index("^") == line.index("hflipp")
 
 

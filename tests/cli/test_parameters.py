@@ -114,8 +114,8 @@ def test_own_fields_come_before_inherited_ones() -> None:
     assert (names[0], names[-1]) == ("required", "inherited")
 
 
-def test_a_summary_ends_where_sections_begin() -> None:
-    assert summarize(Settings) == "Settings for a test. They have\ntwo lines."
+def test_a_summary_ends_where_sections_begin_and_has_a_line_a_paragraph() -> None:
+    assert summarize(Settings) == "Settings for a test. They have two lines."
 
 
 def test_all_settings_and_steps_have_words() -> None:
