@@ -15,6 +15,7 @@ from gpupipe.conversion.shard_contents import StoredShard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.labels import join_labels
 from gpupipe.dataset.list_columns import LABELS
+from gpupipe.dataset.npy_fields import read_header
 from gpupipe.formats import arrow_columns
 from gpupipe.formats.arrow_values import LabelsAndValues
 
@@ -22,10 +23,15 @@ SUFFIX = ".parquet"
 _GROUP_BYTES, _GROUP_ROWS = 16_000_000, 4096
 """The most of a row group, which readers load at once."""
 _ROWS_AT_ONCE = 16
+_NPY_FEATURE = {
+    "bytes": {"dtype": "binary", "_type": "Value"},
+    "path": {"dtype": "string", "_type": "Value"},
+}
+"""The feature of arrays, which are .npy files with their names."""
 
 
 class ParquetWriter:
-    """Writes one shard: a column of images with `bytes` and `path` for each field.
+    """Writes one shard: a column of images or .npy files with `bytes` and `path` for each field.
 
     Images are compressed already, so pages are not. The schema has the features of Hugging Face's
     data sets, which decode the images and name the classes by it.
@@ -93,13 +99,17 @@ def read_back(plan: StoragePlan, path: Path) -> StoredShard:
         {name: column.place for name, column in plan.lists.items()},
     )
     digests: dict[str, list[bytes]] = {field.name: [] for field in plan.fields}
+    arrays = {field.name for field in plan.fields if field.is_array}
     with arrow_columns.open_parquet(path) as table:
         columns = [*digests, *others.find_columns(table.schema_arrow.names)]
         for rows in arrow_columns.iter_rows(table, columns, _ROWS_AT_ONCE):
             others.add(rows)
             for name, found in digests.items():
-                for image in arrow_columns.find_bytes(rows.column(name), name):
-                    found.append(hashlib.sha256(image.as_buffer()).digest())
+                for content in arrow_columns.find_bytes(rows.column(name), name):
+                    data = memoryview(content.as_buffer())
+                    if name in arrays:
+                        data = data[read_header(name, data).offset :]
+                    found.append(hashlib.sha256(data).digest())
     labels = join_labels(others.labels)
     whole = None if labels is None else [int(label) for label in labels]
     return StoredShard(digests, whole, others.join_values(), others.join_lists())
@@ -113,7 +123,9 @@ def _make_schema(plan: StoragePlan, index: Index) -> Any:
     number = {"i": (pa.int64(), "int64"), "f": (pa.float64(), "float64")}
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     fields: list[Any] = [(field.name, image) for field in plan.fields]
-    features: dict[str, Any] = {field.name: {"_type": "Image"} for field in plan.fields}
+    features: dict[str, Any] = {
+        field.name: _NPY_FEATURE if field.is_array else {"_type": "Image"} for field in plan.fields
+    }
     if plan.has_label:
         fields.append((LABEL, pa.int64()))
         features[LABEL] = {"dtype": "int64", "_type": "Value"}

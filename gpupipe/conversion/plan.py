@@ -125,13 +125,13 @@ class StoragePlan:
         is_tar = self.options.format == "tar"
         fields: dict[str, Any] = {}
         for field in self.fields:
-            if not is_tar:
+            if field.is_array:
+                fields[field.name] = self._describe_array(field, is_tar)
+            elif not is_tar:
                 fields[field.name] = field.name
-            elif not field.is_array:
+            else:
                 several = list(endings.get(field.name) or ["jpg"])
                 fields[field.name] = several if len(several) > 1 else several[0]
-            else:
-                fields[field.name] = self._describe_array(field)
         for name, column in self.lists.items():
             fields[name] = column.model_dump(by_alias=True, exclude_defaults=True, mode="json")
         label = "cls" if is_tar else LABEL
@@ -149,10 +149,11 @@ class StoragePlan:
             options["masks"] = self.masks
         return options
 
-    def _describe_array(self, field: StoredField) -> dict[str, Any]:
+    def _describe_array(self, field: StoredField, is_tar: bool) -> dict[str, Any]:
         spec = field.spec
-        described: dict[str, Any] = {"member": self.find_ending(field, "npy"), "dtype": spec.dtype}
-        if any(n is not None for n in spec.shape):
+        place = {"member": self.find_ending(field, "npy")} if is_tar else {"column": field.name}
+        described: dict[str, Any] = {**place, "dtype": spec.dtype}
+        if not is_tar or any(n is not None for n in spec.shape):
             described["shape"] = list(spec.shape)
         if array_spec(spec.dtype, [1] * len(spec.shape)).layout != spec.layout:
             described["layout"] = spec.layout
@@ -205,10 +206,8 @@ def _plan_field(
         step: Any = next((entry.step for entry in config.pipeline.entries_on(name)), None)
         decode = getattr(step, "options", DecodeOptions())
     field = StoredField(name, layout, spec.layout, decode, spec.kind == "mask")
-    if options.format == "parquet" and field.is_array:
-        _refuse(f"the field '{name}' holds arrays, and the source parquet reads images: use tar")
     if layout is not None and not spec.shape:
-        _refuse(f"the field '{name}' is one number a sample, which no member of a tar holds")
+        _refuse(f"the field '{name}' is one number a sample, which is no array of shards")
     stored = replace(field.spec, kind=spec.kind)
     if decode is None and stored != spec:
         _refuse(f"the field '{name}' is {spec}, and would be {stored} in {options.format}")

@@ -3,27 +3,47 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Annotated, Any, BinaryIO, ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.index_cache import write_parts, write_parts_beside
 from gpupipe.dataset.labels import join_labels
 from gpupipe.dataset.list_annotations import AnnotatedShards
-from gpupipe.dataset.list_columns import Fields, find_label, split_fields
-from gpupipe.dataset.shards import ByteRanges, ShardFile, name_shard
+from gpupipe.dataset.list_columns import ListColumn, check_fields, find_label, split_fields
+from gpupipe.dataset.npy_fields import ArrayFormat, Shape, locate_arrays, read_header
+from gpupipe.dataset.shards import ByteRanges, ShardFile, array_spec, name_shard
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
 from gpupipe.formats import arrow_columns, check_size
 from gpupipe.formats.arrow_values import LabelsAndValues
+from gpupipe.formats.npy import NpyHeader
 from gpupipe.runtime.installation import require_extra
 
 _ROWS_AT_ONCE = 64
+_ALIGNMENT = 64
+"""The headers of .npy files are multiples of this, so the numbers of arrays are aligned, too."""
+
+
+class ArrayColumn(ArrayFormat):
+    """Describes a field whose samples are .npy files in a column.
+
+    Attributes:
+        column: The column.
+        dtype: Dtype that the array of every sample must have.
+        shape: Shape that the array of every sample must have, with null for an axis along which
+            samples may differ.
+        layout: A letter for each axis, such as HWC. By default L, HW, CHW or CDHW.
+    """
+
+    column: str = Field(min_length=1)
+    shape: Shape
 
 
 class Parquet(AnnotatedShards):
-    """The rows of .parquet files, with image files in their columns. Needs pyarrow.
+    """The rows of .parquet files, with image files or arrays in their columns. Needs pyarrow.
 
     A column holds bytes, or structs with a part `bytes`, as the data sets of Hugging Face have
     them. Parquet compresses its pages, so no image can be read in place. Instead, the images of a
@@ -36,7 +56,8 @@ class Parquet(AnnotatedShards):
             name in a batch. The first field is the one that steps work on. A column of lists is
             {column: objects.bbox, kind: boxes, format: xywh}, or goes with the boxes:
             {column: objects.category, with: boxes}. Points are {column: objects.keypoints,
-            kind: points, format: xyv, count: 17, with: boxes}.
+            kind: points, format: xyv, count: 17, with: boxes}. Arrays, as .npy files in a column,
+            are {column: volume, dtype: float32, shape: [3, null, null]}.
         label: The column of labels, whole numbers or names; null if there are none.
         values: Columns of numbers: {VALUE: COLUMN}, where VALUE is the name in a batch. A value is
             int64 if all of its numbers are whole, else float64.
@@ -54,17 +75,37 @@ class Parquet(AnnotatedShards):
         "max_pixels",
     }
 
-    fields: Fields = Field(default={"image": "image"}, min_length=1)
+    fields: Annotated[dict[str, str | ListColumn | ArrayColumn], AfterValidator(check_fields)] = (
+        Field(default={"image": "image"}, min_length=1)
+    )
     label: str | None = "label"
     values: dict[str, str] = Field(default={})
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(split_fields(self.fields)[0]), list(self.values)
 
+    def specs(self) -> dict[str, Spec]:
+        arrays = {
+            name: array_spec(field.dtype, field.shape, layout=field.layout)
+            for name, field in self._formats.items()
+        }
+        return dict.fromkeys(self._columns, Spec()) | arrays
+
+    @property
+    def _columns(self) -> dict[str, str]:
+        """The column of each field of image files or arrays."""
+        formats, fields = self._formats, split_fields(self.fields)[0]
+        return {n: formats[n].column if n in formats else str(fields[n]) for n in fields}
+
+    @property
+    def _formats(self) -> dict[str, ArrayColumn]:
+        """The fields of arrays."""
+        return {name: f for name, f in self.fields.items() if isinstance(f, ArrayColumn)}
+
     def read(self, path: Path) -> list[ShardFile]:
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
         with name_shard(path), arrow_columns.open_parquet(path) as table:
-            key = ("parquet", list(split_fields(self.fields)[0].values()))
+            key = ("parquet", list(self._columns.values()), *self._formats)
             reason = f"the images of {path} are unpacked there"
             return [self._unpack(path, table, write_parts(path, key, reason))]
 
@@ -77,12 +118,12 @@ class Parquet(AnnotatedShards):
     def count_part_bytes(self, path: Path) -> int:
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
         with name_shard(path), arrow_columns.open_parquet(path) as table:
-            return arrow_columns.count_bytes(table, split_fields(self.fields)[0].values())
+            return arrow_columns.count_bytes(table, self._columns.values())
 
     def _unpack(
         self, path: Path, table: Any, written: AbstractContextManager[tuple[Path, BinaryIO]]
     ) -> ShardFile:
-        """Write the images of a shard to a file.
+        """Write the images and arrays of a shard to a file.
 
         Args:
             path: The Parquet file.
@@ -93,7 +134,7 @@ class Parquet(AnnotatedShards):
             The samples of the shard: their names, labels and values, and where the new file has
             their images.
         """
-        images, lists = split_fields(self.fields)
+        images, formats, lists = self._columns, self._formats, split_fields(self.fields)[1]
         others = LabelsAndValues(
             find_label(self), self.values, {name: c.place for name, c in lists.items()}
         )
@@ -101,6 +142,7 @@ class Parquet(AnnotatedShards):
         columns = list(dict.fromkeys([*images.values(), *others_columns]))
         arrow_columns.check_columns(table.schema_arrow, columns)
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in images}
+        headers: dict[str, list[NpyHeader]] = {name: [] for name in formats}
         for number in range(table.num_row_groups):
             arrow_columns.check_row_group(table, number, images.values(), self.byte_limit)
         with written as (unpacked, file):
@@ -109,13 +151,20 @@ class Parquet(AnnotatedShards):
                 for name, column in images.items():
                     for image in arrow_columns.find_bytes(rows.column(column), column):
                         content = image.as_buffer()
-                        row = f"row {len(spans[name])}: "
-                        check_size(content.size, self.byte_limit, row)
+                        row = f"row {len(spans[name])}"
+                        check_size(content.size, self.byte_limit, f"{row}: ")
+                        if name in formats:
+                            headers[name].append(read_header(row, content))
+                            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
                         spans[name].append((file.tell(), file.write(content)))
         fields = {
             name: ByteRanges(*np.array(parts, np.int64).reshape(-1, 2).T)
             for name, parts in spans.items()
         }
+        for name, expected in formats.items():
+            rows = [f"row {n}" for n in range(len(headers[name]))]
+            begins = fields[name].offset.tolist()
+            fields[name] = locate_arrays(rows, begins, headers[name], expected)
         names = [f"{path}:row {n}" for n in range(len(next(iter(spans.values()))))]
         if not names:
             return ShardFile(names, fields)

@@ -5,7 +5,7 @@ Members with the same stem are one sample.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pydantic
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.dataset.labels import SampleTexts, read_label, stack_values
-from gpupipe.dataset.layout import explain_wrong_layout
 from gpupipe.dataset.list_annotations import AnnotatedShards
 from gpupipe.dataset.list_columns import ListColumn, check_fields, find_label, split_fields
+from gpupipe.dataset.npy_fields import ArrayFormat, locate_arrays, read_header
 from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import (
     ByteRanges,
-    Dtype,
     ShardFile,
     array_spec,
     find_files,
@@ -30,17 +29,12 @@ from gpupipe.formats import npy, tar
 from gpupipe.formats.list_values import ListPlace, read_json_lists
 from gpupipe.formats.tar import Member
 from gpupipe.pipeline.step import Spec
-from gpupipe.schema.field_types import WHOLE
 
-MemberShape = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=2**31), WHOLE] | None, ...],
-    Field(min_length=1, max_length=8),
-]
 _NPY = "npy"
 _JSON = "json:"
 
 
-class ArrayMember(pydantic.BaseModel):
+class ArrayMember(ArrayFormat):
     """Describes a field whose samples are arrays, and fixes their dtype.
 
     Attributes:
@@ -51,20 +45,7 @@ class ArrayMember(pydantic.BaseModel):
         layout: A letter for each axis, such as HWC. By default L, HW, CHW or CDHW.
     """
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
-
     member: str
-    dtype: Dtype
-    shape: MemberShape | None = None
-    layout: str | None = None
-
-    @pydantic.field_validator("layout")
-    @classmethod
-    def _is_a_layout(cls, layout: str | None, info: pydantic.ValidationInfo) -> str | None:
-        shape = info.data.get("shape")
-        if layout is not None and (wrong := explain_wrong_layout(layout, shape and len(shape))):
-            raise ValueError(wrong)
-        return layout
 
 
 Endings = str | tuple[str, ...]
@@ -236,19 +217,13 @@ class Webdataset(AnnotatedShards):
         Raises ValueError if they are arrays that differ in dtype or number of axes.
         """
         field = self._members[name]
-        offset, length = (
-            np.array([getattr(m, part) for m in members], np.int64) for part in ("offset", "size")
-        )
         if not _is_array(_list_endings(field)[0]):
-            return ByteRanges(offset, length)
+            parts = np.array([(m.offset, m.size) for m in members], np.int64).reshape(-1, 2)
+            return ByteRanges(*parts.T)
+        expected = field if isinstance(field, ArrayMember) else None
         headers = [_read_header(data, member) for member in members]
-        _check_alike(members, headers, field)
-        return ByteRanges(
-            offset + np.array([h.offset for h in headers], np.int64),
-            np.array([h.length for h in headers], np.int64),
-            headers[0].dtype if headers else "",
-            np.array([h.shape for h in headers], np.int64).reshape(len(headers), -1),
-        )
+        names = [member.name for member in members]
+        return locate_arrays(names, [member.offset for member in members], headers, expected)
 
     def explain_empty(self) -> str:
         return (
@@ -259,50 +234,7 @@ class Webdataset(AnnotatedShards):
 
 
 def _read_header(data: NDArray[np.uint8], member: Member) -> npy.NpyHeader:
-    """Parse the header of an array. Raises ValueError if it is incomplete or not supported."""
-    content = data[member.offset : member.offset + min(member.size, npy.MAX_HEADER)].tobytes()
-    try:
-        header = npy.parse_header(content)
-    except ValueError as e:
-        raise ValueError(f"{member.name}: {e}") from e
-    if header.offset + header.length != member.size:
-        raise ValueError(
-            f"{member.name}: {member.size:,} bytes, but its header tells of "
-            f"{header.offset + header.length:,}: the array is not whole"
-        )
-    if not header.length:
-        raise ValueError(f"{member.name}: an array without numbers, of shape {shown(header.shape)}")
-    return header
-
-
-def _check_alike(
-    members: list[Member], headers: list[npy.NpyHeader], field: Endings | ArrayMember
-) -> None:
-    """Raise ValueError if arrays differ in dtype or number of axes.
-
-    If `field` is an ArrayMember, they must also have its dtype, and its shape if it has one.
-    """
-    for member, header in zip(members, headers, strict=True):
-        dtype = field.dtype if isinstance(field, ArrayMember) else headers[0].dtype
-        if header.dtype != dtype:
-            fault = f"{header.dtype}, where {dtype} was expected: all must have one dtype"
-        elif isinstance(field, ArrayMember) and not _fits(field.shape, header.shape):
-            shapes = f"{shown(header.shape)}, where {shown(field.shape)} was expected"
-            fault = f"shape {shapes}: see data.fields"
-        elif len(header.shape) != len(headers[0].shape):
-            other = f"{members[0].name} has {shown(headers[0].shape)}"
-            fault = f"shape {shown(header.shape)}, but {other}"
-        else:
-            continue
-        raise ValueError(f"{member.name}: an array of {fault}")
-
-
-def _fits(expected: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> bool:
-    """Return whether an array has the expected size along each axis; None stands for any size."""
-    return expected is None or (
-        len(expected) == len(shape)
-        and all(size in (None, n) for size, n in zip(expected, shape, strict=True))
-    )
+    return read_header(member.name, data[member.offset : member.offset + member.size])
 
 
 def _list_endings(field: Endings | ArrayMember) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -102,8 +105,9 @@ def test_a_folder_with_other_things_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("format", ["tar", "parquet"])
 def test_pixels_that_are_decoded_once_make_the_same_batches(
-    photo_folder: Path, tmp_path: Path
+    photo_folder: Path, tmp_path: Path, format: str
 ) -> None:
     steps = [
         *STEPS,
@@ -111,9 +115,15 @@ def test_pixels_that_are_decoded_once_make_the_same_batches(
         {"normalize": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 0.2]}},
     ]
     config = write_config(tmp_path, {"source": "folder", "root": str(photo_folder)}, steps)
-    result = run(config, tmp_path / "out", raw=True)
+    result = run(config, tmp_path / "out", raw=True, format=format)
     assert result.changes == {"decoded": COUNT}
-    with tarfile.open(next((tmp_path / "out").glob("*.tar"))) as tar:
-        assert {name.partition(".")[2] for name in tar.getnames()} == {"npy", "cls"}
+    shard = next((tmp_path / "out").glob(f"*.{format}"))
+    if format == "tar":
+        with tarfile.open(shard) as tar:
+            assert {name.partition(".")[2] for name in tar.getnames()} == {"npy", "cls"}
+    else:
+        row = pyarrow.parquet.read_table(shard)["image"][0].as_py()
+        assert np.load(io.BytesIO(row["bytes"])).shape[0] == 3
+        assert row["path"].endswith(".npy")
     before, after = next(iter(gpupipe.load(config))), next(iter(gpupipe.load(result.config)))
     assert torch.equal(before["image"], after["image"])

@@ -39,13 +39,17 @@ def test_the_options_of_arrays_fix_dtype_shape_and_layout(arrays: dict[str, Any]
         "label": "cls",
         "values": {"v": "json:v"},
     }
+    del arrays["values"]
+    made = plan(configs.read({"data": arrays, "pipeline": []}), format="parquet")
+    column = {"column": "array", "dtype": "float32", "shape": [5, 6, 3], "layout": "HWC"}
+    assert made.options_of_source("x/*.parquet", {})["fields"] == {"array": column}
 
 
 def test_what_a_format_cannot_hold_is_refused_by_name(
     arrays: dict[str, Any], photo_folder: Path
 ) -> None:
     config = configs.read({"data": arrays, "pipeline": []})
-    with pytest.raises(ConfigError, match="'array' holds arrays"):
+    with pytest.raises(ConfigError, match=r"the value 'v' has .* more than parquet holds"):
         plan(config, format="parquet")
     with pytest.raises(ConfigError, match="--raw is for image files"):
         plan(config, raw=True)

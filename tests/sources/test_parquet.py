@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 import gpupipe
@@ -160,3 +161,31 @@ def test_one_image_above_the_limit_is_named_by_its_row(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         Parquet(shards=str(path), max_bytes=4000).index()
     assert len(Parquet(shards=str(path), max_bytes=5000).index()) == 3
+
+
+def npy(array: NDArray[Any]) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def test_arrays_are_npy_files_of_one_dtype(tmp_path: Path) -> None:
+    arrays = [np.full((2, 3 + n % 2), n, np.float32) for n in range(COUNT)]
+    path = write(tmp_path / "x.parquet", volume=[npy(array) for array in arrays])
+    field: dict[str, Any] = {"column": "volume", "dtype": "float32", "shape": [2, None]}
+    source = Parquet.model_validate({"shards": str(path), "fields": {"image": "image", "v": field}})
+    index = source.index()
+    assert source.specs()["v"].shape == (2, None)
+    (content,) = index.columns["v"].read(np.array([71]))
+    assert np.array_equal(content.view(np.float32).reshape(2, 4), arrays[71])
+    assert index.columns["image"].read(np.array([71]))[0].tobytes() == png(71)
+    offsets = index.columns["v"].offset  # type: ignore[attr-defined]
+    assert not (offsets % 64).any()
+    for change, said in (
+        ({"dtype": "uint8"}, "row 0: an array of float32, where uint8 was expected"),
+        ({"shape": [2, 3]}, r"row 1: an array of shape .*2, 4.*, where .*2, 3"),
+        ({"column": "image"}, "row 0: no .npy file"),
+    ):
+        wrong = {"shards": str(path), "fields": {"v": field | change}}
+        with pytest.raises(DataError, match=rf"x\.parquet: .*{said}"):
+            Parquet.model_validate(wrong).index()
