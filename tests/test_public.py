@@ -11,6 +11,7 @@ import pytest
 
 import gpupipe
 from gpupipe.runtime.installation import install_command
+from helpers import forked_python
 
 
 def test_names() -> None:
@@ -90,17 +91,13 @@ def test_nothing_heavy_is_imported_before_it_is_used(code: str) -> None:
 
 
 def run_without(module: str, *commands: list[str]) -> list[tuple[int, str]]:
-    """Run commands of gpupipe in one Python whose import system says that a module is absent.
+    """Run commands of gpupipe in a Python whose import system says that a module is absent.
 
     Returns:
         The exit code of each, and what it wrote to standard error.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_A_MODULE, module, json.dumps(commands)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["-c", WITHOUT_A_MODULE, module, json.dumps(commands)]
+    done = forked_python.run(words, has_torch_alone=True)
     assert done.returncode == 0, done.stderr
     *errors, rest = done.stderr.split("\0")
     assert not rest

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import gpupipe
 import gpupipe.ray
 from gpupipe.errors import ConfigError, EngineError
 from gpupipe.runtime.installation import install_command
+from helpers import forked_python
 from helpers.ray_cluster import shared_cluster
 
 # Ray Data warns of its own settings, and leaves sockets to the garbage collector.
@@ -144,7 +143,7 @@ def test_without_ray_it_says_what_to_install(dots: Path) -> None:
         "try: gpupipe.ray.dataset('lfw')\n"
         "except gpupipe.EngineError as e: print(e)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = forked_python.run(["-c", code], has_torch_alone=True, check=True)
     assert install_command("ray") in done.stdout
 
 

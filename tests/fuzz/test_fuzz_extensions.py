@@ -16,10 +16,10 @@ LIMIT = 600
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("regions", 4000 if IS_FULL else 400),
+        ("regions", 4000 if IS_FULL else 100),
         ("colors", 2000 if IS_FULL else 200),
-        ("geometry", 5000 if IS_FULL else 400),
-        ("degradations", 4000 if IS_FULL else 400),
+        ("geometry", 5000 if IS_FULL else 200),
+        ("degradations", 4000 if IS_FULL else 200),
     ],
 )
 def test_nothing_is_found(name: str, count: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -52,24 +50,15 @@ def break_(file: Path, kind: str) -> None:
         file.write_bytes(content)
 
 
-def python(code: str, folder: Path, imports: bool = True) -> str:
+def python(code: str, folder: Path, has_torch_alone: bool = False) -> str:
     """What a program says that runs in `folder`, which is also the first place where it finds
-    modules. imports: whether its Python may have imported torch, DALI and gpupipe already.
+    modules. has_torch_alone: whether its Python has not imported DALI and gpupipe.
     """
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     }
-    if imports:
-        done = forked_python.run(["-c", code], env=env, cwd=folder, timeout=100)
-    else:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=env,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=100,
-        )
+    done = forked_python.run(
+        ["-c", code], env=env, cwd=folder, timeout=100, has_torch_alone=has_torch_alone
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -2,7 +2,8 @@
 
 A new Python imports these for 3 seconds of CPU time. `run` and `Process` take what `subprocess`
 takes, but fork a process that has imported them. What `import gpupipe` does, or an environment
-variable that is read at an import, is tested in a new Python: use `subprocess` there.
+variable that is read at an import, is tested in a fork that has imported torch alone
+(`has_torch_alone`), or in a new Python: use `subprocess` there.
 
 `executable` is for scripts, and for code of gpupipe and torch, that start sys.executable: a program
 that does what this Python does, and forks that process for it.
@@ -55,19 +56,21 @@ class Process:
         stdin: IO[Any] | int | None = None,
         stdout: IO[Any] | int | None = None,
         stderr: IO[Any] | int | None = None,
+        has_torch_alone: bool = False,
     ) -> None:
         request: dict[str, object] = {
             "arguments": [str(word) for word in arguments],
             "descriptors": [],
             "cwd": str(cwd or Path.cwd()),
             "environment": dict(os.environ if env is None else env),
-            "executable": executable(),
+            "executable": sys.executable if has_torch_alone else executable(),
         }
         self.stdin, theirs_in = _connected(stdin, 0)
         self.stdout, theirs_out = _connected(stdout, 1)
         self.stderr, theirs_err = _connected(stderr, 2)
         streams = [theirs_in, theirs_out, theirs_err]
-        self._connection = forked_python_program.send_request(_server(), request, streams)
+        address = f"{_server()}.torch" if has_torch_alone else _server()
+        self._connection = forked_python_program.send_request(address, request, streams)
         for stream in streams:
             os.close(stream)
         self._answers = self._connection.makefile("r", encoding="utf-8")
@@ -122,13 +125,22 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout: float = 250,
     check: bool = False,
+    has_torch_alone: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Return how a Python with these arguments ended, and its output as text."""
     with (
         tempfile.TemporaryFile("w+") as out,
         tempfile.TemporaryFile("w+") as err,
         open(os.devnull) as nothing,
-        Process(arguments, cwd=cwd, env=env, stdin=nothing, stdout=out, stderr=err) as process,
+        Process(
+            arguments,
+            cwd=cwd,
+            env=env,
+            stdin=nothing,
+            stdout=out,
+            stderr=err,
+            has_torch_alone=has_torch_alone,
+        ) as process,
     ):
         try:
             code = process.wait(timeout)

@@ -2,7 +2,8 @@
 
     python tests/helpers/forked_python_server.py SOCKET
 
-It imports nothing from forked_python.py, and ends when its standard input does.
+A fork of it that has imported torch alone serves at SOCKET.torch. It imports nothing from
+forked_python.py, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -54,15 +55,18 @@ package.
 """
 
 
-def _serve(address: str) -> list[str]:
+def _listen(address: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    return listener
+
+
+def _serve(listener: socket.socket) -> list[str]:
     """Fork for each request. Returns, in the child, the arguments of the program it is to run.
 
     It has no process for each program that watches over it: a fork of this process takes 40 ms.
     """
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
-    listener.listen(64)
-    print("ready", flush=True)
     is_ending = False
     programs: dict[int, _Program] = {}  # by the descriptor that says when the process has ended
     while programs or not is_ending:
@@ -208,9 +212,17 @@ def _run_and_exit(program: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _preload(PRELOADED)
+    _preload(["torch"])
+    listener, with_torch_alone = _listen(sys.argv[1]), _listen(f"{sys.argv[1]}.torch")
+    if os.fork():
+        with_torch_alone.close()
+        _preload(PRELOADED)
+        print("ready", flush=True)
+    else:
+        listener.close()
+        listener = with_torch_alone
     # A child of this process finds what its own PYTHONPATH names, and not what this one's names.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [place for place in sys.path if place not in filter(None, given)]
-    if program := _serve(sys.argv[1]):
+    if program := _serve(listener):
         _run_and_exit(program)

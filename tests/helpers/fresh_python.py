@@ -1,16 +1,18 @@
-"""Programs whose imports are tested, run one after another in forks of one new Python.
+"""Programs whose imports are tested, run one after another in forks of one Python.
 
-helpers/forked_python.py has imported all of torch, torchvision, DALI and gpupipe: what an import
-does, or a variable that is read at an import, cannot be tested there.
+It has imported torch alone, and what the test names. helpers/forked_python.py also imports
+torchvision, DALI and gpupipe: what an import does, or a variable that is read at an import, cannot
+be tested there.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from helpers import forked_python
 
 _LAUNCHER = """
 import importlib, json, os, sys, tempfile, traceback
@@ -52,10 +54,10 @@ class Program:
 def run_each(
     imports: Sequence[str], programs: Sequence[Program]
 ) -> list[subprocess.CompletedProcess[str]]:
-    """Return how each program ended in a fork of a new Python with these modules imported."""
+    """Return how each program ended in a fork of a Python with these modules imported."""
     requests = [{"program": p.code, "environment": dict(p.environment)} for p in programs]
-    command = [sys.executable, "-c", _LAUNCHER, json.dumps(list(imports)), json.dumps(requests)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = ["-c", _LAUNCHER, json.dumps(list(imports)), json.dumps(requests)]
+    done = forked_python.run(command, has_torch_alone=True)
     assert done.returncode == 0, done.stderr
     return [
         subprocess.CompletedProcess(["python"], *json.loads(line))

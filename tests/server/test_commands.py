@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from click.testing import CliRunner
 import gpupipe
 from gpupipe.cli.app import main
 from gpupipe.runtime.installation import install_command
-from helpers import disks
+from helpers import disks, forked_python
 from helpers.forked_python import executable
 from helpers.served import free_port
 
@@ -282,16 +281,11 @@ gpupipe.start_server({})
 
 
 def test_without_zeromq_the_message_says_what_to_install(file: Path) -> None:
-    """In a new Python: a fork of one that has imported zmq would not miss it."""
+    """In a Python with torch alone: one that has imported zmq would not miss it."""
     address = "tcp://127.0.0.1:9"
     remote = ["engine=remote", f"server={address}"]
     commands = [["serve", str(file)], ["run", str(file), *remote], ["status", address]]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, json.dumps(commands)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked_python.run(["-c", WITHOUT, json.dumps(commands)], has_torch_alone=True)
     ended = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(ended) == len(commands), done.stderr
     for exception, code, said in ended:

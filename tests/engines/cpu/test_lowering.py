@@ -207,7 +207,7 @@ def alone(
         )
         for setting, steps in WITHOUT_OPENCV.items()
     ]
-    ended = run_each(["torch", "torchvision.transforms.v2.functional"], programs)
+    ended = run_each(["torchvision.transforms.v2.functional"], programs)
     return dict(zip(WITHOUT_OPENCV, ended, strict=True))
 
 

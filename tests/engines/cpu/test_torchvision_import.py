@@ -71,7 +71,7 @@ def ended(small_faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
         for steps, engine, is_broken in RUNS.values()
     ]
     done = run_each(
-        ["torch", "cv2", "gpupipe.loader", "gpupipe.engines.cpu.engine"],
+        ["cv2", "gpupipe.loader", "gpupipe.engines.cpu.engine"],
         [Program(code, {}) for code in programs],
     )
     return dict(zip(RUNS, done, strict=True))

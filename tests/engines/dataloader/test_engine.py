@@ -157,8 +157,9 @@ def test_a_gpu_that_is_not_there_is_said(faces: Path) -> None:
 
 
 def test_without_dali_the_other_engines_run(small_faces: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['nvidia.dali'] = None\n")
     code = f"""
+import sys
+sys.modules["nvidia.dali"] = None
 from click.testing import CliRunner
 from gpupipe.cli.app import main
 import pathlib
@@ -172,7 +173,7 @@ for command in (run, [*run, *loader], ["check", "config.yaml", *loader]):
     print(done.output)
 print(CliRunner().invoke(main, ["run", "config.yaml", "engine=dali"]).output)
 """
-    said = python(code, tmp_path, imports=False)
+    said = python(code, tmp_path, has_torch_alone=True)
     assert re.search(r"pipeline affine, cpu on cpu, \d+ threads?, batches of 16", said)
     assert "pipeline affine, dataloader on cpu, 1 worker, batches of 16" in said
     assert "random_affine.torch" in said
