@@ -98,6 +98,7 @@ def evict(
     size: Annotated[
         int | None,
         "--to",
+        "SIZE",
         ByteCount(),
         "How much the cache may then take: 100GB; 0 for all that can go.  [default: "
         "low_water of max_bytes]",

@@ -154,7 +154,7 @@ def schema(
     install: Annotated[
         bool, f"Write both schemas to {SCHEMAS}/, where configs/*.yaml and pipelines/*.yaml look."
     ] = False,
-    folder: Annotated[
+    out: Annotated[
         Path, click.Path(file_okay=False, path_type=Path), "Where --install writes them."
     ] = Path(SCHEMAS),
 ) -> None:
@@ -173,8 +173,8 @@ def schema(
         )
         return
     for name in KINDS:
-        path = folder / f"{name}.json"
+        path = out / f"{name}.json"
         with writing(path):
-            folder.mkdir(parents=True, exist_ok=True)
+            out.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(make_schema(name), indent=1) + "\n", encoding="utf-8")
         click.echo(path)

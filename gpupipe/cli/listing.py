@@ -22,7 +22,7 @@ from gpupipe.cli.catalog import (
     list_items,
 )
 from gpupipe.cli.console import console
-from gpupipe.cli.printing import say
+from gpupipe.cli.printing import announce, say
 from gpupipe.errors import GpupipeError, did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def show(name: str, kind: str | None) -> None:
     kinds = (kind,) if kind else KINDS
     items = [item for k in kinds for item in list_items(k) if item.name == name]
     if not items:
+        announce(f"looking for names such as {name}")
         raise click.BadParameter(_explain_unknown(name, kinds), param_hint="NAME")
     for item in items:
         _show_item(item, is_single=len(items) == 1)
@@ -159,6 +160,7 @@ def _print_model(model: type[pydantic.BaseModel]) -> None:
 
 def _show_setting(name: str) -> None:
     """Print a setting of `loader:` with its nested settings; for "loader", print all settings."""
+    announce("reading the settings of loader")
     from gpupipe.cli.parameters import describe_parameters
     from gpupipe.config.loader_config import LoaderConfig
 

@@ -180,11 +180,9 @@ def keys() -> None:
 @keys.command()
 @click.argument("name")
 @options
-def new(
-    name: str, folder: Annotated[Path, "DIRECTORY", "Where to put them."] = Path("keys")
-) -> None:
+def new(name: str, out: Annotated[Path, "DIRECTORY", "Where to put them."] = Path("keys")) -> None:
     """Make NAME.key, which others may know, and NAME.key_secret, which stays where it is."""
     from gpupipe.protocol import peers
 
-    public, secret = peers.create_keys(folder, name)
+    public, secret = peers.create_keys(out, name)
     click.echo(f"{public}\n{secret}")

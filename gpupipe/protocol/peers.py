@@ -50,7 +50,7 @@ def create_keys(folder: Path, name: str) -> tuple[Path, Path]:
     except OSError as e:
         raise ServerError(
             f"no keys can be written to {folder} ({e.strerror}): make room there, or name "
-            "another folder with --folder"
+            "another folder with --out"
         ) from e
     return public, secret
 

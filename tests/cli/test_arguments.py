@@ -173,7 +173,7 @@ def test_results_go_to_a_pipe(config: Path, tmp_path: Path) -> None:
         ["serve", "lfw", "--allow", "file"],
         ["status", "tcp://127.0.0.1:1", "--key", "folder"],
         ["status", "tcp://127.0.0.1:1", "--server-key", "folder"],
-        ["keys", "new", "me", "--folder", "file"],
+        ["keys", "new", "me", "--out", "file"],
     ],
     ids=" ".join,
 )

@@ -91,6 +91,8 @@ def test_a_terminal_shows_what_is_read_before_torch_is_imported(words: str, tmp_
         ("cache status lfw", "reading lfw"),
         ("cache list", "looking for caches"),
         ("fetch no_such_dataset", "fetching no_such_dataset"),
+        ("show loader", "reading the settings of loader"),
+        ("show step.resize", "looking for names such as step.resize"),
         ("schema", "describing all steps and sources"),
         ("status tcp://127.0.0.1:1", "asking tcp://127.0.0.1:1"),
     ],

@@ -48,7 +48,7 @@ def test_install_writes_both_where_files_look(
     found = {path.name for path in (tmp_path / "schemas").iterdir()}
     assert found == {"config.json", "pipeline.json"}
     (tmp_path / "file").write_text("")
-    done = CliRunner().invoke(main, ["schema", "--install", "--folder", "file/x"])
+    done = CliRunner().invoke(main, ["schema", "--install", "--out", "file/x"])
     assert done.exit_code == 1
     assert "file/x cannot be written" in done.output
 
@@ -71,7 +71,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture
 def editor(command: list[str], tmp_path: Path) -> Iterator[LanguageServer]:
-    done = CliRunner().invoke(main, ["schema", "--install", "--folder", str(tmp_path / "schemas")])
+    done = CliRunner().invoke(main, ["schema", "--install", "--out", str(tmp_path / "schemas")])
     assert done.exit_code == 0, done.output
     (tmp_path / "configs").mkdir()
     with LanguageServer(command, tmp_path) as server:

@@ -190,7 +190,7 @@ def test_a_dtype_that_fuels_wire_cannot_carry_does_not_start(file: Path) -> None
 
 
 def test_keys_new(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["keys", "new", "alice", "--folder", str(tmp_path / "keys")])
+    done = CliRunner().invoke(main, ["keys", "new", "alice", "--out", str(tmp_path / "keys")])
     assert done.exit_code == 0
     assert done.output.split() == [
         str(tmp_path / "keys" / "alice.key"),
@@ -214,7 +214,7 @@ def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
 
 @pytest.mark.parametrize("below", ["", "new"])
 def test_keys_in_a_folder_that_cannot_be_written_are_one_line(unwritable: Path, below: str) -> None:
-    done = CliRunner().invoke(main, ["keys", "new", "alice", "--folder", str(unwritable / below)])
+    done = CliRunner().invoke(main, ["keys", "new", "alice", "--out", str(unwritable / below)])
     assert done.exit_code in (1, 2), done.output  # 2: click itself sees that it is no folder
     assert str(unwritable / below) in done.output.splitlines()[-1]
     assert not unwritable.is_dir() or not list(unwritable.rglob("alice*")), "half a key is none"
