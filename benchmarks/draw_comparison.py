@@ -22,7 +22,7 @@ from gpupipe.bench.comparison import Comparison, Contestant, Result
 from gpupipe.bench.contestant import Contest, ContestOutcome
 
 _REPOSITORY = Path(__file__).parents[1]
-_RENAMED = {"crew": "parallelism_with_unit"}
+_RENAMED = {"crew": "parallelism_with_unit", "most": "max", "largest": "limits_max"}
 """Fields of earlier versions."""
 
 
@@ -52,13 +52,13 @@ def read_comparison(content: dict[str, Any]) -> Comparison:
     results = [
         Result(
             Contestant(side["name"], side["changes"], side["workers"]),
-            [_build(ContestOutcome, outcome) for outcome in side["rounds"]],
+            [build(ContestOutcome, outcome) for outcome in side["rounds"]],
         )
         for side in content["sides"]
     ]
     return Comparison(
         results=results,
-        contest=_build(Contest, content["contest"]),
+        contest=build(Contest, content["contest"]),
         repeats=content["repeats"],
         notes=content["notes"],
         command=content["command"],
@@ -66,7 +66,8 @@ def read_comparison(content: dict[str, Any]) -> Comparison:
     )
 
 
-def _build(kind: Any, values: dict[str, Any]) -> Any:
+def build(kind: Any, values: dict[str, Any]) -> Any:
+    """Return an object of a dataclass, from its fields in a file of results."""
     renamed = {_RENAMED.get(name, name): value for name, value in values.items()}
     names = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in renamed.items() if name in names})

@@ -1,21 +1,38 @@
-"""Writes tables into README.md and docs/performance.md, from the results in benchmarks/results:
-the rates of three pipelines, the steps, and the interpreter's lock.
+"""Writes tables into README.md, docs/performance.md and docs/comparing.md, from the results in
+benchmarks/results: the rates of three pipelines, the steps, the interpreter's lock, and what
+`gpupipe compare` prints.
 
 python benchmarks/performance_tables.py
 """
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from statistics import median
 from typing import Any
 
+import draw_comparison
 import gil
 import harness
+from rich.console import Console
+
+from gpupipe.bench import tables
+from gpupipe.bench.comparison import describe_verdict
+from gpupipe.bench.parity import Agreement
+from gpupipe.engines import registry
 
 README = harness.REPOSITORY / "README.md"
 PAGE = harness.REPOSITORY / "docs" / "performance.md"
-TABLES = {"rates in brief": README, "rates": PAGE, "steps": PAGE, "lock": PAGE}
+COMPARING = harness.REPOSITORY / "docs" / "comparing.md"
+TABLES = {
+    "rates in brief": README,
+    "rates": PAGE,
+    "steps": PAGE,
+    "lock": PAGE,
+    "comparison": COMPARING,
+}
 """The page of each table."""
 _LIBRARIES = ("albumentationsx", "albumentations", "torchvision")
 _CORES = ("8", "32", "96")
@@ -62,6 +79,7 @@ def write_tables() -> dict[str, str]:
         "rates": write_rates(rates),
         "steps": write_steps(json.loads((results / "steps.json").read_text())),
         "lock": write_lock(json.loads((results / "gil.json").read_text())),
+        "comparison": write_comparison(json.loads((results / "compare.json").read_text())),
     }
 
 
@@ -112,6 +130,22 @@ def write_lock(result: dict[str, Any]) -> str:
         rows[-1] += rates
     head = ["pipeline", "lock, µs an image", "goal", "CPU, µs an image"]
     return _format_table(head + [f"{cores} cores, images/s" for cores in _CORES], rows)
+
+
+def write_comparison(result: dict[str, Any]) -> str:
+    """Return what `gpupipe compare` prints, from the results.json of its --out."""
+    comparison = draw_comparison.read_comparison(result)
+    agreements = [
+        draw_comparison.build(Agreement, row | {"psnr": row["psnr"] or math.nan})
+        for row in result["parity"]
+    ]
+    engine = registry.get_title(comparison.results[0].contestant.changes["engine"])
+    screen = io.StringIO()
+    console = Console(file=screen, width=10**5)
+    console.print(tables.parity_table(agreements, engine))
+    console.print(tables.comparison_table(comparison))
+    lines = [*screen.getvalue().splitlines(), *describe_verdict(comparison)]
+    return "```\n" + "\n".join(lines) + "\n```\n"
 
 
 def _format_table(head: list[str], rows: list[list[str]]) -> str:

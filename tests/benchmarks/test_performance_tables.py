@@ -1,19 +1,27 @@
-"""The tables of README.md and docs/performance.md are those of the results."""
+"""The tables of README.md, docs/performance.md and docs/comparing.md are those of the results."""
 
 from __future__ import annotations
 
 import pytest
 
 
-@pytest.mark.parametrize("name", ["rates in brief", "rates", "lock"])
-def test_a_table_on_a_page_is_that_of_the_result(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "row_end", "rows"),
+    [
+        ("rates in brief", " |\n", 5),
+        ("rates", " |\n", 7),
+        ("lock", " |\n", 9),  # three workloads, and six recipes
+        ("comparison", " MiB\n", 6),
+    ],
+)
+def test_a_table_on_a_page_is_that_of_the_result(name: str, row_end: str, rows: int) -> None:
     import performance_tables
 
     begin, end = performance_tables.mark(name)
     table = performance_tables.write_tables()[name]
     assert f"{begin}{table}{end}" in performance_tables.TABLES[name].read_text()
-    rows = {"rates in brief": 5, "rates": 7, "lock": 9}  # three workloads, and six recipes
-    assert table.count("\n") == 2 + rows[name]
+    head = 2 if row_end == " |\n" else 0
+    assert table.count(row_end) == head + rows
 
 
 def test_the_table_has_a_row_for_each_step() -> None:
