@@ -13,7 +13,8 @@ as there are cores, in fresh processes, interleaved.
 
 Answers, for each: the seconds from the construction of the loader until every sample was delivered
 at least once; images a second of the epoch after that; and the bytes that came over the wire before
-and in that epoch. gpupipe's early epochs have only the samples that are there.
+and in that epoch. Each of gpupipe's early epochs has the samples that came since the one before it
+(cache.epoch: new).
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _iterate_gpupipe(arguments: argparse.Namespace, cache: Path) -> Iterator[int
         "url": url,
         "shards": "*.tar",
         "label": None,
-        "cache": {"dir": str(cache / "cache"), "max_bytes": "20GB", "workers": 1},
+        "cache": {"dir": str(cache / "cache"), "max_bytes": "20GB", "epoch": "new"},
     }
     steps = ["decode", {"random_resized_crop": {"size": _SIZE}}, "random_horizontal_flip"]
     config = {"data": data, "pipeline": steps}

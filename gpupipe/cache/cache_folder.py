@@ -128,8 +128,9 @@ class CacheFolder:
 
         The caller must hold the lock, and have called `remove_leftovers`.
         """
-        generations = {int(pin.get("generation", 0)) for pin in self.read_claims(_PINS).values()}
-        return {name for g in generations for name in self.commit_log.live_shards(g)}
+        pins = self.read_claims(_PINS).values()
+        selections = {(int(pin.get("generation", 0)), int(pin.get("since", 0))) for pin in pins}
+        return {name for one in selections for name in self.commit_log.live_shards(*one)}
 
     def list_needed_shards(self) -> set[str]:
         """Return the names of the shards in the newest generation or in a pinned one.

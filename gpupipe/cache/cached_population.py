@@ -1,8 +1,11 @@
 """Chooses the samples of each epoch: those of the cache generation that the epoch pins.
 
 In a run of several ranks, the first rank that begins an epoch chooses its generation. The other
-ranks use the same one.
+ranks use the same one. Under `epoch: new`, an epoch has those shards of the generation that were
+published after the epoch before it had begun.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
@@ -11,7 +14,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.evict import record_epoch
@@ -25,16 +28,38 @@ from gpupipe.runtime.files import write_atomically
 
 _ENVIRONMENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 _MAX_CHOICES = 64
+_BITS = 32
+
+
+class ShardSelection(NamedTuple):
+    """Which shards an epoch has.
+
+    Attributes:
+        generation: Those that the cache has in this generation; 0 if the epoch has not begun.
+        since: But for those that the commit log's first `since` lines published.
+    """
+
+    generation: int
+    since: int = 0
+
+    @property
+    def number(self) -> int:
+        """Both as one number, which is the generation if `since` is 0."""
+        return self.since << _BITS | self.generation
+
+    @classmethod
+    def from_number(cls, number: int) -> ShardSelection:
+        return cls(number) if number < 0 else cls(number & (1 << _BITS) - 1, number >> _BITS)
 
 
 @dataclass(frozen=True)
 class _PinnedEpoch:
-    """The generation that an epoch trains on, and the pin that keeps the generation's shards.
+    """The shards that an epoch trains on, and the pin that keeps them.
 
     `names` are the names of these shards, and `ids` the ids of their samples, ascending.
     """
 
-    generation: int
+    selection: ShardSelection
     pin: Claim
     names: frozenset[str]
     ids: Rows
@@ -55,11 +80,13 @@ class CachedPopulation(Population):
         folder: CacheFolder,
         locations: Locations,
         workers: WorkerPool,
-        run: "TrainingRun | None",
+        run: TrainingRun | None,
     ) -> None:
         self._folder, self._locations = folder, locations
         self._workers, self._run = workers, run
         self._pinned_epochs: dict[int, _PinnedEpoch] = {}
+        self._generations: dict[int, int] = {}
+        """The generation of each epoch that began."""
 
     def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
         if epoch not in self._pinned_epochs:
@@ -71,24 +98,32 @@ class CachedPopulation(Population):
             return True
         self._workers.restart_killed()
         with self._folder.lock():
-            shards = self._folder.commit_log.live_shards(self._agreed_generation(epoch))
+            log, agreed = self._folder.commit_log, self._read_agreed(epoch)
+            shards = log.live_shards() if agreed is None else log.live_shards(*agreed)
             if not shards.keys() <= self._folder.list_present_shards():
                 return False
             choice = self._choose(epoch, problem)
         if isinstance(choice, str):
             return False
-        self._pinned_epochs[epoch] = self._wait_and_locate(*choice)
+        self._pinned_epochs[epoch] = self._wait_and_locate(epoch, *choice)
         return True
 
     def generation(self, epoch: int) -> int | None:
-        return self._pinned_epochs[epoch].generation if epoch in self._pinned_epochs else None
+        if epoch in self._pinned_epochs:
+            return self._pinned_epochs[epoch].selection.number
+        since = self._find_since(epoch)
+        return ShardSelection(0, since).number if since else None
 
     def resume(self, epoch: int, generation: int) -> None:
+        selection = ShardSelection.from_number(generation)
         with self._folder.lock():
-            self._check_generation(generation)
-            pin = self._pin(epoch, generation)
-            self._record_choice(epoch, generation, 0)
-        self._replace(epoch, self._wait_and_locate(generation, pin))
+            self._check(selection)
+            if not selection.generation:
+                self._generations[epoch - 1] = selection.since
+                return
+            pin = self._pin(epoch, selection)
+            self._record_choice(epoch, selection, 0)
+        self._replace(epoch, self._wait_and_locate(epoch, selection, pin))
 
     def release(self, keep: Callable[[int], bool]) -> None:
         for epoch in [e for e in self._pinned_epochs if not keep(e)]:
@@ -106,7 +141,7 @@ class CachedPopulation(Population):
     # --- choosing and pinning a generation
 
     def _pin_epoch(self, epoch: int, problem: Callable[[int], str]) -> _PinnedEpoch:
-        def choose() -> tuple[int, Claim] | str:
+        def choose() -> tuple[ShardSelection, Claim] | str:
             with self._folder.lock():
                 choice = self._choose(epoch, problem)
             if isinstance(choice, str):
@@ -115,58 +150,87 @@ class CachedPopulation(Population):
 
         self._workers.restart_killed()
         choice = wait_until(self._folder, [self._workers], f"epoch {epoch} waits", choose)
-        return self._wait_and_locate(*choice)
+        return self._wait_and_locate(epoch, *choice)
 
-    def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
-        """Pin a generation for an epoch. The caller must hold the cache's lock.
+    def _choose(
+        self, epoch: int, problem: Callable[[int], str]
+    ) -> tuple[ShardSelection, Claim] | str:
+        """Pin the shards of an epoch. The caller must hold the cache's lock.
 
-        Returns the generation and its pin; or the reason why the epoch must wait.
+        Returns which these are, and their pin; or the reason why the epoch must wait.
         """
-        agreed, log = self._agreed_generation(epoch), self._folder.commit_log
-        generation = log.generation if agreed is None else agreed
-        shards, broken = log.live_shards(generation), len(log.broken_rows(generation))
-        samples = sum(s.samples for s in shards.values()) + broken
-        reason = ""
-        if agreed is None:
-            reason = self._locations.explain_wait(shards, broken) or problem(samples)
-        if reason:
-            return reason
+        agreed = self._read_agreed(epoch)
+        selection = self._select(epoch, problem) if agreed is None else agreed
+        if isinstance(selection, str):
+            return selection
         try:
-            pin = self._pin(epoch, generation)
+            pin = self._pin(epoch, selection)
             if agreed is None:
-                self._record_choice(epoch, generation, samples)
+                self._record_choice(epoch, selection, sum(self._count(selection)))
         except OSError as e:
             return f"{self._folder.dir} cannot be written: {e.strerror or e}"
-        return generation, pin
+        return selection, pin
 
-    def _agreed_generation(self, epoch: int) -> int | None:
-        """Return the generation that a rank of the run chose for an epoch; None before that.
+    def _select(self, epoch: int, problem: Callable[[int], str]) -> ShardSelection | str:
+        """Return which shards an epoch can have now, or the reason why it must wait.
+
+        Under `epoch: new`, it waits for new shards until all are in the cache. Then it has the new
+        ones, or all if there are none, or too few. The caller must hold the cache's lock.
+        """
+        log = self._folder.commit_log
+        missing = self._locations.count_missing(log.live_shards(), len(log.broken_rows()))
+        since, reason = self._find_since(epoch), ""
+        for first in [since] if missing or not since else [since, 0]:
+            selection = ShardSelection(log.generation, first)
+            shards, broken = log.live_shards(*selection), len(log.broken_rows(*selection))
+            samples = sum(self._count(selection))
+            reason = self._locations.explain_wait(shards, broken, missing) or problem(samples)
+            if not reason:
+                return selection
+        return reason
+
+    def _count(self, selection: ShardSelection) -> tuple[int, int]:
+        """Return the numbers of samples in shards, and of broken ones."""
+        log = self._folder.commit_log
+        shards = log.live_shards(*selection).values()
+        return sum(shard.samples for shard in shards), len(log.broken_rows(*selection))
+
+    def _find_since(self, epoch: int) -> int:
+        """Return the generation of the last epoch before this one; 0 unless under `epoch: new`."""
+        earlier = [e for e in self._generations if e < epoch]
+        is_new = self._folder.options.epoch == "new"
+        return self._generations[max(earlier)] if is_new and earlier else 0
+
+    def _read_agreed(self, epoch: int) -> ShardSelection | None:
+        """Return what a rank of the run chose for an epoch; None before that.
 
         The caller must hold the cache's lock.
         """
-        return self._run.read_choice(epoch) if self._run is not None else None
+        number = None if self._run is None else self._run.read_choice(epoch)
+        return None if number is None else ShardSelection.from_number(number)
 
-    def _record_choice(self, epoch: int, generation: int, samples: int) -> None:
-        """Record an epoch's generation for the other ranks and in the statistics of epochs.
+    def _record_choice(self, epoch: int, selection: ShardSelection, samples: int) -> None:
+        """Record an epoch's shards for the other ranks and in the statistics of epochs.
 
         The caller must hold the cache's lock.
         """
         if self._run is not None:
-            self._run.record_choice(epoch, generation)
-        record_epoch(self._folder, generation, samples)
+            self._run.record_choice(epoch, selection.number)
+        record_epoch(self._folder, selection.generation, samples)
 
-    def _check_generation(self, generation: int) -> None:
-        """Raise StateError unless the cache can still provide a generation.
+    def _check(self, selection: ShardSelection) -> None:
+        """Raise StateError unless the cache can still provide shards.
 
         The caller must hold the cache's lock.
         """
+        generation, since = selection
         newest = self._folder.commit_log.generation
-        if not 0 < generation <= newest:
+        if not 0 < (generation or since) <= newest or since > newest:
             raise StateError(
-                f"the state is of generation {generation}, and the cache in "
+                f"the state is of generation {generation or since}, and the cache in "
                 f"{self._folder.dir} has {newest}: it is another cache, or was deleted"
             )
-        shards = self._folder.commit_log.live_shards(generation)
+        shards = self._folder.commit_log.live_shards(generation, since) if generation else {}
         evicted = sorted(name for name in shards if not self._folder.table_path(name).exists())
         if evicted:
             raise StateError(
@@ -175,15 +239,15 @@ class CachedPopulation(Population):
                 f"again, the first {evicted[0]}"
             )
 
-    def _pin(self, epoch: int, generation: int) -> Claim:
+    def _pin(self, epoch: int, selection: ShardSelection) -> Claim:
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         return self._folder.create_claim(
-            "pins", name, {"generation": generation, "epoch": epoch, "pid": os.getpid()}
+            "pins", name, {**selection._asdict(), "epoch": epoch, "pid": os.getpid()}
         )
 
-    def _wait_and_locate(self, generation: int, pin: Claim) -> _PinnedEpoch:
-        """Wait until all shards of a pinned generation are present, then locate its samples."""
-        shards = self._folder.commit_log.live_shards(generation)
+    def _wait_and_locate(self, epoch: int, selection: ShardSelection, pin: Claim) -> _PinnedEpoch:
+        """Wait until all shards of an epoch are present, then locate its samples."""
+        shards = self._folder.commit_log.live_shards(*selection)
 
         def check_complete() -> str | None:
             missing = shards.keys() - self._folder.list_present_shards()
@@ -194,11 +258,12 @@ class CachedPopulation(Population):
             return f"{counted(len(missing), 'shard')} of it must be fetched again"
 
         try:
-            purpose = f"generation {generation} is not whole"
+            purpose = f"generation {selection.generation} is not whole"
             wait_until(self._folder, [self._workers], purpose, check_complete)
-            broken = self._folder.commit_log.broken_rows(generation)
+            broken = self._folder.commit_log.broken_rows(*selection)
             ids = self._locations.locate(shards, broken)
-            return _PinnedEpoch(generation, pin, frozenset(shards), ids)
+            self._generations[epoch] = selection.generation
+            return _PinnedEpoch(selection, pin, frozenset(shards), ids)
         except BaseException:
             pin.release()
             raise
@@ -220,7 +285,7 @@ class CachedPopulation(Population):
 
 
 class TrainingRun:
-    """Lets the ranks of a run agree on the generation of each epoch, through a file of choices.
+    """Lets the ranks of a run agree on the shards of each epoch, through a file of choices.
 
     A new TrainingRun deletes the files of runs of which no loader is open, so that no later run
     reads them. Loaders belong to the same run if `identity` and the launcher's environment
@@ -249,20 +314,20 @@ class TrainingRun:
                 (self._path.parent / name).unlink()
 
     def read_choice(self, epoch: int) -> int | None:
-        """Return the generation that a rank chose for an epoch; None if no rank has begun it.
+        """Return the number of the shards that a rank chose for an epoch; None before that.
 
         The caller must hold the cache's lock.
         """
         return self._choices().get(str(epoch))
 
-    def record_choice(self, epoch: int, generation: int) -> None:
-        """Record the generation of an epoch for the other ranks.
+    def record_choice(self, epoch: int, number: int) -> None:
+        """Record the number of an epoch's shards for the other ranks.
 
         The caller must hold the cache's lock. The file keeps the last 64 choices.
         """
         choices = self._choices()
         choices.pop(str(epoch), None)
-        text = json.dumps(dict([*choices.items(), (str(epoch), generation)][-_MAX_CHOICES:]))
+        text = json.dumps(dict([*choices.items(), (str(epoch), number)][-_MAX_CHOICES:]))
         with write_atomically(self._path) as temporary:
             temporary.write_text(text)
 

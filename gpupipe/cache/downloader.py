@@ -2,9 +2,11 @@
 
 Usage: `python -m gpupipe.cache.downloader`.
 
-It reads a Task, one line of JSON, from standard input, and ends when standard input is closed. So
-it never outlives its parent. It is not a fork, because the parent may run DALI's threads. It is not
-a thread of the parent, because fetching and writing would take the GIL from training.
+It reads Tasks, a line of JSON each, from standard input, and ends when standard input is closed. So
+it never outlives its parent. After a task that only lists, it waits for the next one: to start a
+process and to import a store's client takes most of a second. It is not a fork, because the parent
+may run DALI's threads. It is not a thread of the parent, because fetching and writing would take
+the GIL from training.
 """
 
 import contextlib
@@ -14,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from queue import SimpleQueue
 from typing import Any, Literal, NoReturn
 
 import pydantic
@@ -47,9 +50,9 @@ class Task(pydantic.BaseModel):
     """The task that a download worker reads from standard input.
 
     Attributes:
-        do: The work. "list" only lists the data set. "fill" fetches until the data set is complete
-            or the cache is full. "serve" fetches until the parent ends, because later epochs need
-            other shards.
+        do: The work. "list" only lists the data set, and another task follows. "fill" fetches until
+            the data set is complete or the cache is full. "serve" fetches until the parent ends,
+            because later epochs need other shards.
         dataset: The data set.
         cache: The cache to fill.
     """
@@ -178,23 +181,30 @@ def _print_unversioned(rows: listing.Listing, dataset: DataSet) -> None:
         )
 
 
-def _exit_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
+def _read_tasks(lines: SimpleQueue[bytes]) -> None:
+    for line in sys.stdin.buffer:
+        lines.put(line)
+    os._exit(0)  # the parent has ended, or needs this process no longer
 
 
 def main() -> NoReturn:
-    """Run the task from standard input; the last line of output is the outcome as JSON."""
-    task = Task.model_validate_json(sys.stdin.buffer.readline())
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    folder = CacheFolder(task.cache)
-    status = 0
-    try:
-        list_rows(folder, task)
-        outcome = {} if task.do == "list" else DownloadWorker(folder, task).run()
-    except (GpupipeError, OSError) as e:
-        outcome, status = {"error": str(e)}, 1
-    print(json.dumps(outcome), flush=True)
+    """Run tasks from standard input; print the outcome of each as a line of JSON.
+
+    The process ends after a task that is not "list", or that fails.
+    """
+    lines: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read_tasks, args=(lines,), daemon=True).start()
+    is_last, status = False, 0
+    while not is_last:
+        task = Task.model_validate_json(lines.get())
+        folder = CacheFolder(task.cache)
+        is_last = task.do != "list"
+        try:
+            list_rows(folder, task)
+            outcome = DownloadWorker(folder, task).run() if is_last else {}
+        except (GpupipeError, OSError) as e:
+            outcome, is_last, status = {"error": str(e)}, True, 1
+        print(json.dumps(outcome), flush=True)
     os._exit(status)
 
 

@@ -82,10 +82,16 @@ class Locations(Protocol):
     def forget(self, names: frozenset[str]) -> None:
         """Forget the shards `names`, which no epoch uses any more."""
 
-    def explain_wait(self, shards: dict[str, CachedShard], broken: int) -> str:
+    def count_missing(self, shards: dict[str, CachedShard], broken: int) -> int:
+        """Return how many samples or shards of the data set are neither in `shards` nor broken."""
+
+    def explain_wait(self, shards: dict[str, CachedShard], broken: int, missing: int) -> str:
         """Return why an epoch must wait for more than these shards; "" if it need not.
 
-        `broken` is the number of broken rows.
+        Args:
+            shards: The shards that it would have.
+            broken: The number of broken rows that it would have.
+            missing: What `count_missing` returns for all shards in the cache.
         """
 
 
@@ -97,7 +103,7 @@ class SampleLocations(Locations):
         spans: The column to write to.
         unmap_files: Unmaps files of shards, given the shards' numbers. Called if a file was
             replaced, or if no epoch uses the shard any more.
-        rows: Number of rows that an epoch waits for under `epoch: full`.
+        rows: Number of rows that can be fetched.
     """
 
     def __init__(
@@ -144,11 +150,15 @@ class SampleLocations(Locations):
             self._rows.pop(name, None)
             self._inodes.pop(name, None)
 
-    def explain_wait(self, shards: dict[str, CachedShard], broken: int) -> str:
+    def count_missing(self, shards: dict[str, CachedShard], broken: int) -> int:
+        return max(0, self._num_rows - sum(shard.samples for shard in shards.values()) - broken)
+
+    def explain_wait(self, shards: dict[str, CachedShard], broken: int, missing: int) -> str:
         samples = sum(shard.samples for shard in shards.values()) + broken
-        if self._folder.options.epoch == "full" and samples < self._num_rows:
+        if self._folder.options.epoch == "full" and missing:
             return (
                 f"{samples:,} of {self._num_rows:,} samples are in the cache, and "
                 "data.cache.epoch is full"
             )
-        return "" if samples else f"nothing is in the cache in {self._folder.dir} yet"
+        new = "new " if self._folder.options.epoch == "new" else ""
+        return "" if samples else f"nothing {new}is in the cache in {self._folder.dir} yet"

@@ -65,8 +65,10 @@ class CacheOptions(_Frozen):
             shards that an epoch has trained on are evicted.
         policy: Which shards are evicted first. fifo: those published first; lru: those that no
             epoch has used for longest; random. With engine: ray, random works as fifo.
-        epoch: Which samples an epoch has. grow: those that are published when it begins; full: all,
-            and it begins once the whole data set is in the cache.
+        epoch: Which samples an epoch has. grow: those that are published when it begins. new: only
+            those that came since the epoch before it began, and all once the whole data set is in
+            the cache; so each sample comes once before any comes again. full: all, and it begins
+            once the whole data set is in the cache.
         workers: Number of download workers that rank 0 starts, 0 to 256. With 0, run `gpupipe cache
             fill` elsewhere.
         connections: Samples that a download worker fetches at the same time, 1 to 256; with
@@ -74,7 +76,8 @@ class CacheOptions(_Frozen):
         rate_limit: Bytes per second over all download workers of the folder; null: no limit.
         shard_size: Bytes of a shard's tar file. 64 to 256 MB suit all but small data sets. Not with
             `data.shards`, which come as they are.
-        min_shards: With `data.shards`: how many shards the first epoch waits for.
+        min_shards: With `data.shards`: how many shards the first epoch waits for; under `epoch:
+            new`, how many new ones each epoch waits for.
         retries: Attempts to fetch a sample after the first one, 0 to 100, with growing pauses.
         timeout: Seconds after which an attempt to fetch a sample has failed, at most 86,400.
         wait: Seconds without progress after which an epoch that waits for samples raises DataError,
@@ -85,7 +88,7 @@ class CacheOptions(_Frozen):
     max_bytes: Bytes
     low_water: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.9
     policy: Literal["fifo", "lru", "random"] = "fifo"
-    epoch: Literal["grow", "full"] = "grow"
+    epoch: Literal["grow", "new", "full"] = "grow"
     workers: Annotated[int, Field(ge=0, le=256), WHOLE] = 2
     connections: Annotated[int, Field(ge=1, le=256), WHOLE] = 16
     rate_limit: Bytes | None = None

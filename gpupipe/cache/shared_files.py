@@ -174,33 +174,35 @@ class CommitLog:
             self.published[record.name] = record
         self._records.append(record)
 
-    def live_shards(self, generation: int | None = None) -> dict[str, CachedShard]:
+    def live_shards(self, generation: int | None = None, since: int = 0) -> dict[str, CachedShard]:
         """Return the shards that the cache has in a generation, in the order of publication.
 
         Args:
             generation: The state after this many lines of the log; by default, after all lines.
+            since: Leave out the shards that the log's first `since` lines published.
 
         Returns:
             Maps the name of each shard to the shard.
         """
-        if generation is None or generation == self.generation:
+        if not since and generation in (None, self.generation):
             return dict(self._live)
         shards: dict[str, CachedShard] = {}
-        for record in self._records[:generation]:
+        for record in self._records[since:generation]:
             _apply(record, shards)
         return shards
 
-    def broken_rows(self, generation: int | None = None) -> dict[int, str]:
+    def broken_rows(self, generation: int | None = None, since: int = 0) -> dict[int, str]:
         """Return the samples that are broken in a generation, and why.
 
         Args:
             generation: The state after this many lines of the log; by default, after all lines.
+            since: Leave out the samples of the log's first `since` lines.
 
         Returns:
             Maps the row of each broken sample to the reason.
         """
         broken: BrokenRows = {}
-        for record in self._records[:generation]:
+        for record in self._records[since:generation]:
             if isinstance(record, dict):
                 broken |= record
         return {row: why for row, why in broken.items() if why is not None}

@@ -26,11 +26,18 @@ class ShardFormat(NamedTuple):
         source: The name of the source that indexes them.
         ending: The ending of their files in the cache.
         has_parts: Whether the source writes a file with the ending PARTS, which the samples are in.
+        longer: The ending of the files in the store, of which `ending` is the end; "": `ending`.
     """
 
     source: str
     ending: str
     has_parts: bool = False
+    longer: str = ""
+
+    @property
+    def stored_ending(self) -> str:
+        """The ending of the files in the store."""
+        return self.longer or self.ending
 
     @property
     def endings(self) -> tuple[str, ...]:
@@ -48,6 +55,7 @@ FORMATS = (
     ShardFormat("numpy", ".npz"),
     ShardFormat("hdf5", ".h5"),
     ShardFormat("hdf5", ".hdf5"),
+    ShardFormat("zarr", ".zip", longer=".zarr.zip"),
 )
 """All formats. The first of a source is the one for files whose endings do not say it."""
 
@@ -101,9 +109,16 @@ def _find_by_ending(pattern: str) -> ShardFormat:
             "write the shards uncompressed, as images are compressed already",
         )
     for one in FORMATS:
-        if lower.endswith(one.ending):
+        if lower.endswith(one.stored_ending):
             return one
-    endings = ", ".join(dict.fromkeys(one.ending for one in FORMATS))
+    if ".zarr" in lower:
+        raise _at(
+            "shards",
+            f"{pattern} are the files of a Zarr store, and a shard is one file: pack each store "
+            "into a ZIP file without compression (zip -0 -r ../NAME.zarr.zip . in its folder), and "
+            'write shards: "*.zarr.zip"',
+        )
+    endings = ", ".join(dict.fromkeys(one.stored_ending for one in FORMATS))
     raise _at(
         "shards",
         f"the ending of {pattern} is none of {endings}: set "

@@ -18,7 +18,7 @@ from gpupipe.cache.shared_files import CachedShard
 from gpupipe.cache.stored_column import split_ids
 from gpupipe.cache.stored_fill import name_of, row_of
 from gpupipe.cache.stored_samples import SampleTable, create_empty
-from gpupipe.cache.worker_pool import WorkerPool, wait_until
+from gpupipe.cache.worker_pool import IdleWorker, WorkerPool, wait_until
 from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
 from gpupipe.dataset.index import Index
@@ -107,10 +107,12 @@ class StoredIndex(Index):
     Attributes:
         table: The samples that are in the cache.
         is_labelled: Whether samples have a class.
+        idle: The download worker that has listed the data set just now, if one has.
     """
 
     table: SampleTable
     is_labelled: bool
+    idle: IdleWorker | None = None
 
     def __len__(self) -> int:
         return len(self.table.snapshot.index)
@@ -169,7 +171,7 @@ class StoredLocations(Locations):
     def __init__(self, folder: CacheFolder, table: SampleTable, listing: Listing) -> None:
         self._folder, self._table = folder, table
         weights = listing.weights
-        self._num_shards = np.count_nonzero(weights) if len(weights) else len(listing)
+        self._num_shards = int(np.count_nonzero(weights)) if len(weights) else len(listing)
         self._in_use: set[str] = set()
         self._broken: set[int] = set()
 
@@ -186,16 +188,20 @@ class StoredLocations(Locations):
         self._in_use -= names
         self._table.forget(names)
 
-    def explain_wait(self, shards: dict[str, CachedShard], broken: int) -> str:
-        present, options = len(shards) + broken, self._folder.options
-        if options.epoch == "full" and present < self._num_shards:
+    def count_missing(self, shards: dict[str, CachedShard], broken: int) -> int:
+        return max(0, self._num_shards - len(shards) - broken)
+
+    def explain_wait(self, shards: dict[str, CachedShard], broken: int, missing: int) -> str:
+        count, options = len(shards) + broken, self._folder.options
+        if options.epoch == "full" and missing:
             return (
-                f"{present:,} of {self._num_shards:,} shards are in the cache, and "
+                f"{count:,} of {self._num_shards:,} shards are in the cache, and "
                 "data.cache.epoch is full"
             )
-        if present < min(options.min_shards, self._num_shards):
+        if count < max(1, min(options.min_shards, count + missing)):
+            new = "new " if options.epoch == "new" else ""
             return (
-                f"{counted(present, 'shard')} of the {options.min_shards:,} of "
+                f"{counted(count, f'{new}shard')} of the {options.min_shards:,} of "
                 f"data.cache.min_shards are in the cache in {self._folder.dir} yet"
             )
         return ""

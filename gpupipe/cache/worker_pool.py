@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,13 +48,22 @@ class WorkerPool:
         count: Number of download workers; may be 0.
         do: With "fill", the workers end when the data set is complete or the cache is full. With
             "serve", they go on.
+        idle: A worker that has listed the data set, and becomes the first one of the pool.
     """
 
     def __init__(
-        self, dataset: DataSet, cache: CacheOptions, count: int, do: str = "serve"
+        self,
+        dataset: DataSet,
+        cache: CacheOptions,
+        count: int,
+        do: str = "serve",
+        idle: IdleWorker | None = None,
     ) -> None:
         self._task_line = _task_line(dataset, cache, do)
-        self._processes = [_start_process(self._task_line) for _ in range(count)]
+        self._processes = [] if idle is None or not count else idle.take(self._task_line)
+        self._processes += [
+            _start_process(self._task_line) for _ in range(count - len(self._processes))
+        ]
         self._owner, self._lock = os.getpid(), threading.Lock()
         self._finalizer = weakref.finalize(self, _stop_processes, self._processes, self._owner)
         _pools.add(self)
@@ -99,22 +108,55 @@ class WorkerPool:
         self._finalizer()
 
 
-def list_dataset(dataset: DataSet, cache: CacheOptions) -> None:
+class IdleWorker:
+    """A download worker that has listed a data set, and waits for its next task.
+
+    It ends with this object, unless `take` was called. A copy in another process has no worker.
+
+    Args:
+        process: The process of the worker.
+    """
+
+    def __init__(self, *process: ChildProcess) -> None:
+        self._finalizer = weakref.finalize(self, _stop_processes, process, os.getpid())
+
+    def __reduce__(self) -> tuple[type[IdleWorker], tuple[()]]:
+        return IdleWorker, ()
+
+    def take(self, line: bytes) -> list[ChildProcess]:
+        """Send a task to the worker, and return its process; [] if it was taken, or has ended."""
+        detached = self._finalizer.detach()
+        if detached is None:
+            return []
+        _, _, (processes, owner), _ = detached
+        if owner != os.getpid():
+            return []
+        for process in processes:
+            process.write(line)
+        return list(processes)
+
+
+def list_dataset(dataset: DataSet, cache: CacheOptions) -> IdleWorker:
     """List the data set in a child process, and save the listing in the cache.
 
     Args:
         dataset: The data set.
         cache: The settings of the cache.
 
+    Returns:
+        The child process, which can go on as a download worker.
+
     Raises:
         DataError: The data set cannot be listed.
     """
     process = _start_process(_task_line(dataset, cache, "list"))
-    try:
-        process.wait()
-        _check_outcome(process)
-    finally:
-        _stop_processes([process], os.getpid())
+    idle = IdleWorker(process)
+    line = process.read_line()
+    outcome = json.loads(line) if line else {"error": ""}
+    if "error" in outcome:
+        why = outcome["error"] or f"a process of the cache ended with status {process.end()}"
+        raise DataError(why)
+    return idle
 
 
 def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
@@ -147,7 +189,7 @@ def _check_outcome(process: ChildProcess) -> dict[str, Any]:
     return outcome
 
 
-def _stop_processes(processes: list[ChildProcess], owner: int) -> None:
+def _stop_processes(processes: Sequence[ChildProcess], owner: int) -> None:
     """End the processes. In a forked child of the process `owner`, do nothing."""
     if os.getpid() != owner:
         return

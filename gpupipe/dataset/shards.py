@@ -261,17 +261,18 @@ def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> 
     return _find(patterns, lambda pattern: _find_matches(pattern, option))
 
 
-def find_folders(patterns: str | tuple[str, ...], option: str) -> list[Path]:
-    """List the folders that match patterns with *, ? and {000..012}.
+def find_folders(patterns: str | tuple[str, ...], option: str, ending: str) -> list[Path]:
+    """List the folders, and the files with an ending, that match patterns.
 
     Args:
-        patterns: One pattern or several.
+        patterns: One pattern or several, with *, ? and {000..012}.
         option: The option that holds the patterns, for error messages.
+        ending: The ending of files.
 
     Raises:
-        DataError: A pattern matches no folder.
+        DataError: A pattern matches none.
     """
-    return _find(patterns, lambda pattern: _find_matches(pattern, option, Path.is_dir))
+    return _find(patterns, lambda pattern: _find_matches(pattern, option, ending))
 
 
 def _find(patterns: str | tuple[str, ...], find: Callable[[str], list[Path]]) -> list[Path]:
@@ -304,10 +305,17 @@ def expand_braces(pattern: str) -> list[str]:
     ]
 
 
-def _find_matches(
-    pattern: str, option: str, is_wanted: Callable[[Path], bool] = Path.is_file
-) -> list[Path]:
-    """List what matches a pattern without braces. Raises DataError if there is none."""
+def _find_matches(pattern: str, option: str, ending: str = "") -> list[Path]:
+    """List what matches a pattern without braces: files; with `ending`, folders and such files.
+
+    Raises DataError if there is none.
+    """
+
+    def is_wanted(path: Path) -> bool:
+        if ending and path.is_dir():
+            return True
+        return path.is_file() and path.name.endswith(ending)
+
     try:
         path = expand_home(Path(pattern)).absolute()
     except ValueError as e:
@@ -318,8 +326,9 @@ def _find_matches(
         matches = sorted(
             p for p in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if is_wanted(p)
         )
-    if not matches and is_wanted is Path.is_dir:
-        what = "this is a file, and no folder" if path.is_file() else "no such folder"
+    if not matches and ending:
+        is_file = path.is_file()
+        what = f"this is a file, and no folder or {ending}" if is_file else "no such folder"
         raise DataError(f"{path}: {what}: put a store there, or set {option}")
     if not matches:
         what = "shard" if option == "data.shards" else "file"

@@ -1,8 +1,7 @@
-"""Find the arrays of a Zarr store in a folder, of version 2 or 3, with the package zarr."""
+"""Find the arrays of a Zarr store of version 2 or 3, with the package zarr."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from gpupipe.formats import DamagedError, chunk_codecs
 from gpupipe.formats.array_store import ArrayStore, check_dtype
 from gpupipe.formats.chunk_codecs import NUMCODECS, Codec
 from gpupipe.formats.chunk_grid import ChunkGrid
-from gpupipe.formats.store_files import list_store
+from gpupipe.formats.store_files import ZIP, list_store
 from gpupipe.formats.stored_arrays import ChunkPlaces, StoredSpans
 
 _ROWS_WITHOUT_BYTES = 1_000_000
@@ -45,28 +44,29 @@ class _Codecs:
 
 
 class ZarrStore(ArrayStore):
-    """An open Zarr store in a folder.
+    """An open Zarr store in a folder, or in a ZIP file.
 
     Raises:
         DamagedError: The metadata are damaged, or of no Zarr store.
+        ValueError: The ZIP file is compressed.
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._files, self._sizes = list_store(path)
-        self._numbers = {file: number for number, file in enumerate(self._files)}
+        self._files = list_store(path)
+        self._numbers = {name: number for number, name in enumerate(self._files.names)}
         try:
-            self._root: Any = zarr.open(path, mode="r")
+            store = zarr.storage.ZipStore(path, mode="r") if path.endswith(ZIP) else path
+            self._root: Any = zarr.open(store, mode="r", path=self._files.folder)
         except Exception as e:  # whatever damaged JSON leads zarr to
             raise DamagedError(f"zarr cannot open it: {_first_line(e)}") from e
 
     @property
     def files(self) -> list[str]:
-        return [os.path.join(self._path, file) for file in self._files]
+        return self._files.paths
 
     @property
     def max_rows(self) -> int:
-        return _ROWS_WITHOUT_BYTES + _ROWS_PER_BYTE * sum(self._sizes)
+        return _ROWS_WITHOUT_BYTES + _ROWS_PER_BYTE * int(self._files.size.sum())
 
     def get(self, path: str) -> Any | None:
         inner = path.strip("/")
@@ -85,7 +85,7 @@ class ZarrStore(ArrayStore):
         return isinstance(node, zarr.Array)
 
     def list_arrays(self) -> list[str]:
-        names = [Path(file) for file in self._files if file.endswith((".zarray", "zarr.json"))]
+        names = [Path(n) for n in self._files.names if n.endswith((".zarray", "zarr.json"))]
         parents = [f"/{'/'.join(name.parent.parts)}" for name in names[:_MAX_LISTED]]
         return [path for path in parents if self.is_array(self.get(path))]
 
@@ -140,34 +140,46 @@ class ZarrStore(ArrayStore):
         grid = ChunkGrid(codecs.dtype.str, shape, inner, codecs.codecs, fill, codecs.axes)
         grid.check(self.max_rows)
         shards = ChunkGrid(dtype.str, shape, outer)
-        return grid, self._find_inner_chunks(
-            self._find_chunks(array, shards), shards, grid, options
-        )
+        return grid, self._find_inner_chunks(self._find_files(array, shards), shards, grid, options)
+
+    def _find_files(self, array: Any, grid: ChunkGrid) -> NDArray[np.int64]:
+        """Return the number of the file of each chunk, int64 (C,); -1 if it has none."""
+        inner = array.path.removeprefix(self._files.folder).strip("/")
+        folder, encode = f"{inner}/" if inner else "", array.metadata.encode_chunk_key
+        numbers = [
+            self._numbers.get(folder + encode(position), -1)
+            for position in np.ndindex(*grid.counts)
+        ]
+        return np.array(numbers, np.int64)
 
     def _find_chunks(self, array: Any, grid: ChunkGrid) -> ChunkPlaces:
-        """Return the files of an array's chunks. A chunk without a file has the fill value."""
-        places = ChunkPlaces.make_missing(grid.num_chunks)
-        folder = f"{array.path}/" if array.path else ""
-        encode = array.metadata.encode_chunk_key
-        for number, position in enumerate(np.ndindex(*grid.counts)):
-            file = self._numbers.get(folder + encode(position))
-            if file is not None:
-                places.file[number], places.offset[number] = file, 0
-                places.size[number] = self._sizes[file]
+        """Return where an array's chunks are. A chunk without a file has the fill value."""
+        found, places = self._find_files(array, grid), ChunkPlaces.make_missing(grid.num_chunks)
+        stored = np.flatnonzero(found >= 0)
+        places.file[stored] = self._files.file[found[stored]]
+        places.offset[stored] = self._files.begin[found[stored]]
+        places.size[stored] = self._files.size[found[stored]]
         return places
 
     def _find_inner_chunks(
-        self, found: ChunkPlaces, shards: ChunkGrid, grid: ChunkGrid, options: Mapping[str, Any]
+        self,
+        found: NDArray[np.int64],
+        shards: ChunkGrid,
+        grid: ChunkGrid,
+        options: Mapping[str, Any],
     ) -> ChunkPlaces:
-        """Return where the chunks inside of shards are, by the index of each shard."""
+        """Return where the chunks inside of shards are, by the index of each shard.
+
+        `found` has the numbers of the shards' files.
+        """
         per_shard = [n // m for n, m in zip(shards.chunk, grid.chunk, strict=True)]
         places = ChunkPlaces.make_missing(grid.num_chunks)
         numbers = np.arange(grid.num_chunks).reshape(grid.counts)
         for shard, position in enumerate(np.ndindex(*shards.counts)):
-            if found.offset[shard] < 0:
+            number = int(found[shard])
+            if number < 0:
                 continue
-            file = int(found.file[shard])
-            index = self._read_shard_index(file, tuple(per_shard), options)
+            index = self._read_shard_index(number, tuple(per_shard), options)
             # At the end of an axis, a shard may have chunks beyond the array.
             where = tuple(
                 slice(p * n, (p + 1) * n) for p, n in zip(position, per_shard, strict=True)
@@ -176,37 +188,39 @@ class ZarrStore(ArrayStore):
             used = index[tuple(map(slice, inside.shape))]
             is_stored = used[..., 0] != _ABSENT
             chosen = inside[is_stored]
-            places.file[chosen] = file
-            places.offset[chosen] = used[..., 0][is_stored].astype(np.int64)
+            places.file[chosen] = self._files.file[number]
+            offset = used[..., 0][is_stored].astype(np.int64)
+            places.offset[chosen] = self._files.begin[number] + offset
             places.size[chosen] = used[..., 1][is_stored].astype(np.int64)
         return places
 
     def _read_shard_index(
-        self, file: int, per_shard: tuple[int, ...], options: Mapping[str, Any]
+        self, number: int, per_shard: tuple[int, ...], options: Mapping[str, Any]
     ) -> NDArray[np.uint64]:
         """Return the offset and the size of each chunk in a shard, uint64 (*per_shard, 2)."""
         names = [codec["name"] for codec in options["index_codecs"]]
         if names not in (["bytes"], ["bytes", "crc32c"]):
             raise ValueError(f"shards with an index of the codecs {', '.join(names)}")
-        path, has_crc = os.path.join(self._path, self._files[file]), "crc32c" in names
+        files, has_crc = self._files, "crc32c" in names
         size = int(np.prod(per_shard)) * _INDEX_ENTRY + _CRC_BYTES * has_crc
-        total = self._sizes[file]
+        name, total, begin = files.names[number], int(files.size[number]), int(files.begin[number])
         if size > total:
-            raise DamagedError(f"the shard {self._files[file]} is cut off: {total:,} bytes")
+            raise DamagedError(f"the shard {name} is cut off: {total:,} bytes")
         is_first = options.get("index_location", "end") == "start"
-        data = np.fromfile(path, np.uint8, size, offset=0 if is_first else total - size)
+        begin += 0 if is_first else total - size
+        data = np.fromfile(files.paths[files.file[number]], np.uint8, size, offset=begin)
         if has_crc:
             try:
                 chunk_codecs.check_crc32c(data)
             except DamagedError as e:
-                raise DamagedError(f"the index of the shard {self._files[file]} is {e}") from e
+                raise DamagedError(f"the index of the shard {name} is {e}") from e
             data = data[:-_CRC_BYTES]
         order = options["index_codecs"][0].get("configuration", {}).get("endian", "little")
         index = data.view("<u8" if order == "little" else ">u8").astype(np.uint64)
         index = index.reshape(*per_shard, 2)
         ends = index[index[..., 0] != _ABSENT]
         if (len(ends) and (ends > total).any()) or (ends.sum(axis=-1) > total).any():
-            raise DamagedError(f"the index of the shard {self._files[file]} leads beyond its end")
+            raise DamagedError(f"the index of the shard {name} leads beyond its end")
         return index
 
 

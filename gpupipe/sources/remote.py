@@ -26,7 +26,7 @@ from gpupipe.cache.stored_index import (
     create_index,
     wait_for_shard,
 )
-from gpupipe.cache.worker_pool import explain_too_large
+from gpupipe.cache.worker_pool import IdleWorker, WorkerPool, explain_too_large
 from gpupipe.dataset.columns import Column, Rows
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import Population, UnmapFiles
@@ -100,7 +100,7 @@ class Remote(DataSet, Source):
         Raises:
             DataError: No shard can be read.
         """
-        folder, _ = self._open_folder()
+        folder, _, _ = self._open_folder()
         shard = wait_for_shard(folder, self.dataset)
         source = create_source(self, escape(str(shard)))
         return source, source.index_file(shard)
@@ -108,18 +108,20 @@ class Remote(DataSet, Source):
     def annotation_specs(self) -> dict[str, Spec]:
         return {} if self.shards is None else create_source(self).annotation_specs()
 
-    def _open_folder(self, progress: Progress = ignore_progress) -> tuple[CacheFolder, Listing]:
-        """Return the cache's folder and the listing, which is made if there is none."""
-        folder = prepare_folder(self.cache, self.dataset)
+    def _open_folder(
+        self, progress: Progress = ignore_progress
+    ) -> tuple[CacheFolder, Listing, IdleWorker | None]:
+        """Return the cache's folder, the listing, and the worker that made it if there was none."""
+        folder, idle = prepare_folder(self.cache, self.dataset), None
         if not listing.is_listed(folder):
             progress("listing", 0, None)
-            worker_pool.list_dataset(self.dataset, self.cache)
-        return folder, listing.load(folder)
+            idle = worker_pool.list_dataset(self.dataset, self.cache)
+        return folder, listing.load(folder), idle
 
     def index(self, progress: Progress = ignore_progress) -> Index:
-        folder, listed = self._open_folder(progress)
+        folder, listed, idle = self._open_folder(progress)
         if self.shards is not None:
-            return self._index_shards(folder, listed)
+            return self._index_shards(folder, listed, idle)
         if self.cache.epoch == "full":
             needed = min_shard_bytes(listed.sizes)
             if needed > self.cache.max_bytes:
@@ -137,16 +139,17 @@ class Remote(DataSet, Source):
             extra={"cache": str(folder.dir)},
         )
 
-    def _index_shards(self, folder: CacheFolder, listed: Listing) -> Index:
+    def _index_shards(self, folder: CacheFolder, listed: Listing, idle: IdleWorker | None) -> Index:
         """Return the index of the samples in stored shards, those in the cache at the moment."""
         refuse_small_cache(folder, listed)
         source = create_source(self)
         _, values = source.list_names()
         specs = self.specs()
         chunk_bytes = int(source.chunk_cache) if isinstance(source, ArrayStoreSource) else 0
-        return create_index(
+        index = create_index(
             folder, listed, self.dataset, specs, values, source.is_labelled, chunk_bytes
         )
+        return replace(index, idle=idle)
 
     # --- ChunkOrdered
 
@@ -179,12 +182,13 @@ class Remote(DataSet, Source):
         run = None
         if world_size > 1:
             run = TrainingRun(folder, rank, [index.fingerprint, seed, world_size])
-        locations: Locations = (
-            StoredLocations(folder, index.table, listed)
-            if isinstance(index, StoredIndex)
-            else SampleLocations(folder, _shards_of(index), unmap_files, num_rows)
-        )
-        workers = worker_pool.WorkerPool(self.dataset, self.cache, count)
+        locations: Locations
+        if isinstance(index, StoredIndex):
+            locations, idle = StoredLocations(folder, index.table, listed), index.idle
+        else:
+            locations = SampleLocations(folder, _shards_of(index), unmap_files, num_rows)
+            idle = None
+        workers = WorkerPool(self.dataset, self.cache, count, idle=idle)
         return CachedPopulation(folder, locations, workers, run)
 
     def read_through(self, index: Index) -> Index:

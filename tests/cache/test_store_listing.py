@@ -236,7 +236,7 @@ def test_settings_of_the_data_set_that_cannot_be(options: dict[str, Any], said: 
         ({"max_bytes": True}, "bytes: a number"),
         ({"max_bytes": "1TB", "workers": -1}, "greater than or equal to 0"),
         ({"max_bytes": "1TB", "low_water": 1.5}, "less than or equal to 1"),
-        ({"max_bytes": "1TB", "epoch": "some"}, "'grow' or 'full'"),
+        ({"max_bytes": "1TB", "epoch": "some"}, "'grow', 'new' or 'full'"),
     ],
 )
 def test_settings_of_the_cache_that_cannot_be(

@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import gpupipe
 from gpupipe.cache.stored_chunks import StoredChunkColumn
@@ -113,3 +114,24 @@ def test_a_broken_shard_is_one_sample_that_says_why(make: Any, store: Path) -> N
     (content,) = column.take(np.array([COUNTS[0] + 1])).read(np.array([0]))
     assert np.array_equal(content.reshape(SHAPE), IMAGES[STARTS[2]])
     assert made.folder.list_present_shards() == set(map(name_of, range(3)))
+
+
+def test_zarr_stores_in_zip_files_are_shards(make: Any, tmp_path: Path) -> None:
+    (tmp_path / "stores").mkdir()
+    for n, (start, count) in enumerate(zip(STARTS, COUNTS, strict=True)):
+        store = zarr.storage.ZipStore(tmp_path / f"stores/s-{n}.zarr.zip", mode="w")
+        group = zarr.open_group(store, mode="w", zarr_format=3)
+        images = IMAGES[start : start + count]
+        group.create_array("images", data=images, chunks=(2, *SHAPE), shards=(8, *SHAPE))
+        group.create_array("labels", data=np.arange(start, start + count))
+        store.close()
+    made = make({"url": f"file://{tmp_path}/stores", "shards": "*.zarr.zip"} | DATA, workers=0)
+    assert made.fill() == "complete"
+    table = SampleTable(made.folder, made.listing, made.dataset, ["image"], 10_000_000)
+    table.load(map(name_of, range(3)), ())
+    index = table.snapshot.index
+    assert index.labels.tolist() == list(range(len(IMAGES)))
+    contents = np.stack(index.columns["image"].read(np.arange(len(index))))
+    assert np.array_equal(contents.reshape(IMAGES.shape), IMAGES)
+    original = (tmp_path / "stores/s-1.zarr.zip").read_bytes()
+    assert made.folder.shard_path(name_of(1)).read_bytes() == original

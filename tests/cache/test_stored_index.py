@@ -142,6 +142,47 @@ def test_ranks_deal_out_each_sample_once_and_a_resume_sees_the_rest(
         assert sorted(before + ids(loader)) == IDS
 
 
+def test_new_brings_each_sample_once_before_any_comes_again(
+    settings: Any, make: Any, tars: Path
+) -> None:
+    config = settings(workers=0, epoch="new", wait=0.3)
+    filler = make({"url": f"file://{tars}", "shards": PATTERN}).filler
+
+    def publish(count: int) -> None:
+        assert [filler.publish_shard() for _ in range(count)] == ["published"] * count
+
+    publish(2)
+    ranks = [{"rank": n, "world_size": 2} for n in range(2)]
+    with (
+        load(config, shard=ranks[0], engine="cpu") as one,
+        load(config, shard=ranks[1], engine="cpu") as two,
+    ):
+        mine = ids(one)
+        publish(1)  # of the next epoch, though a rank begins the first one only now
+        seen = mine + ids(two)
+        assert len({id >> 32 for id in seen}) == 2
+        seen += ids(two) + ids(one)
+        assert len({id >> 32 for id in seen}) == 3
+        state = json.loads(json.dumps(one.state_dict()))
+        with pytest.raises(gpupipe.DataError, match=r"0 new shards of the 1 of data\.cache"):
+            ids(one)
+    publish(2)
+    with load(config, engine="cpu") as loader:
+        loader.load_state_dict(state)
+        epoch = iter(loader)
+        seen += ids([next(epoch)])
+        state = json.loads(json.dumps(loader.state_dict()))
+    publish(1)
+    with load(config, engine="cpu") as loader:
+        loader.load_state_dict(state)
+        seen += ids(loader)
+        assert len({id >> 32 for id in seen}) == 5
+        assert sorted(seen + ids(loader)) == IDS
+        assert sorted(ids(loader)) == IDS
+    with load(config, engine="cpu") as loader:
+        assert sorted(ids(loader)) == IDS
+
+
 @pytest.mark.parametrize("options", WORKERS if IS_FULL else WORKERS[1:], ids=str)
 def test_a_damaged_shard_is_fetched_again_and_never_trained_on(
     settings: Any, faces: Path, options: dict[str, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from gpupipe.cache.worker_pool import (
 from gpupipe.errors import DataError, StateError
 from helpers.cache_contents import rows_of
 from helpers.cached_loading import alive, waited
+from helpers.leftovers import list_children
 
 
 def pids_of(folder: CacheFolder) -> list[int]:
@@ -86,6 +88,37 @@ def test_a_data_set_is_listed_in_a_process_of_its_own(blobs: Path, tmp_path: Pat
     prepare_folder(other, nowhere)
     with pytest.raises(DataError, match="no such folder"):
         list_dataset(nowhere, other)
+
+
+def test_the_process_that_listed_a_data_set_fills_the_cache(blobs: Path, tmp_path: Path) -> None:
+    options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
+    data = DataSet(url=f"file://{blobs}")
+    folder = prepare_folder(options, data)
+    before = set(list_children(os.getpid()))
+    idle = list_dataset(data, options)
+    (lister,) = set(list_children(os.getpid())) - before
+    copy = pickle.loads(pickle.dumps(idle))
+    WorkerPool(data, options, 1, idle=copy).stop()
+    assert alive(lister)
+    workers = WorkerPool(data, options, 1, "fill", idle)
+    assert set(list_children(os.getpid())) - before == {lister}
+    assert waited(workers.read_outcomes, 100)[0]["outcome"] == "complete"
+    assert sorted(rows_of(folder)) == list(range(40))
+    workers.stop()
+    assert idle.take(b"") == []
+
+
+def test_a_process_that_is_to_do_no_more_than_list_ends_with_its_handle(
+    blobs: Path, tmp_path: Path
+) -> None:
+    options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
+    data = DataSet(url=f"file://{blobs}")
+    prepare_folder(options, data)
+    before = set(list_children(os.getpid()))
+    idle = list_dataset(data, options)
+    (lister,) = set(list_children(os.getpid())) - before
+    del idle
+    assert not alive(lister)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,21 @@ def test_each_codec(tmp_path: Path, version: int) -> None:
         array = group.create_array(name, shape=IMAGES.shape, dtype="u1", **options)
         array[:] = IMAGES
     index = index_stores([path], {name: f"/{name}" for name in kinds})
+    packed = pack(path, tmp_path / "a.zip", "a.zarr/" if version == 2 else "")
+    packed_index = index_stores([packed], {name: f"/{name}" for name in kinds})
     for name in kinds:
         assert np.array_equal(read_all(index, name), IMAGES), name
-        assert isinstance(index.columns[name], SpanColumn if name in SPANS else ChunkColumn)
+        assert np.array_equal(read_all(packed_index, name), IMAGES), name
+        for one in (index, packed_index):
+            assert isinstance(one.columns[name], SpanColumn if name in SPANS else ChunkColumn)
+
+
+def pack(store: Path, path: Path, folder: str) -> Path:
+    """Write a store to a ZIP file, in a folder of it."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(store.rglob("*")):
+            archive.write(file, folder + str(file.relative_to(store)))
+    return path
 
 
 @pytest.mark.parametrize("version", [2, 3])

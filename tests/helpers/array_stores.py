@@ -64,9 +64,8 @@ def index_stores(
 ) -> Index:
     """Return the index of stores, which are read in this process."""
     request = StoreRequest(fields, label, values or {}, groups)
-    contents = [
-        (read_zarr if path.suffix == ".zarr" else read_hdf5)(path, request) for path in paths
-    ]
+    read = {".zarr": read_zarr, ".zip": read_zarr}
+    contents = [read.get(path.suffix, read_hdf5)(path, request) for path in paths]
     return build_index(Stores(paths, contents), fields, max_bytes, is_jpeg)
 
 

@@ -67,7 +67,7 @@ def test_a_chunk_that_is_written_again_is_noticed(
 def test_stores_are_folders(path: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     messages = {"none.zarr": "no such folder: put a store there, or set data.stores"}
-    messages |= {"file": "this is a file, and no folder"}
+    messages |= {"file": "this is a file, and no folder or .zip"}
     for name, message in messages.items():
         with pytest.raises(DataError, match=message):
             Zarr(stores=str(tmp_path / name), fields={"image": "x"}).index()
