@@ -57,10 +57,9 @@ class StoredChunkColumn(ChunkColumn):
 
     def take(self, rows: Rows) -> Self:
         """Return a column with the table of only those chunks that the rows need."""
-        per_row = np.array([grid.chunks_per_row for grid in self.table.parsed], np.int64)
         first = self.number_chunks(rows)
         starts, at = np.unique(first, return_index=True)
-        counts = per_row[self.grid[rows]][at]
+        counts = self.table.sizes[1, self.grid[rows[at]]]
         ends = np.cumsum(counts)
         chosen = np.arange(int(counts.sum())) + np.repeat(starts - (ends - counts), counts)
         moved = (ends - counts)[np.searchsorted(starts, first)] - first

@@ -39,6 +39,12 @@ class ChunkTable:
         """The grids."""
         return [ChunkGrid.from_json(entry) for entry in self.grids]
 
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """The rows of a chunk, and the chunks that hold a row, of each grid, int64 (2, grids)."""
+        pairs = [(grid.chunk[0], grid.chunks_per_row) for grid in self.parsed]
+        return np.array(pairs, np.int64).reshape(-1, 2).T
+
     def is_consistent(self, num_files: int) -> bool:
         """Return whether a table that was read from a file has places of equal length in files."""
         places = self.places
@@ -82,29 +88,18 @@ class ChunkColumn(Column):
         return len(self.row)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        needed = [self._list_chunks(row) for row in rows.tolist()]
-        numbers = list(dict.fromkeys(n for chunks in needed for n in chunks))
-        grids = self.table.parsed
-        grid_of = {
-            chunk: grids[grid]
-            for chunks, grid in zip(needed, self.grid[rows].tolist(), strict=True)
-            for chunk in chunks
-        }
-        decoded = self._decode_all(numbers, [grid_of[number] for number in numbers])
+        grids = [self.table.parsed[number] for number in self.grid[rows].tolist()]
+        needed = [
+            range(first, first + grid.chunks_per_row)
+            for first, grid in zip(self.number_chunks(rows).tolist(), grids, strict=True)
+        ]
+        grid_of = {n: grid for chunks, grid in zip(needed, grids, strict=True) for n in chunks}
+        decoded = self._decode_all(list(grid_of), list(grid_of.values()))
         contents = []
-        for row, grid, chunks in zip(
-            self.row[rows].tolist(), self.grid[rows].tolist(), needed, strict=True
-        ):
-            array = grids[grid].cut_row(row, [decoded[number] for number in chunks])
+        for row, grid, chunks in zip(self.row[rows].tolist(), grids, needed, strict=True):
+            array = grid.cut_row(row, [decoded[number] for number in chunks])
             contents.append(array.reshape(-1).view(np.uint8))
         return contents
-
-    def _list_chunks(self, row: int) -> range:
-        """Return the positions in the table of the chunks that hold parts of a row."""
-        grid = self.table.parsed[int(self.grid[row])]
-        count = grid.chunks_per_row
-        first = int(self.first[row]) + int(self.row[row]) // grid.chunk[0] * count
-        return range(first, first + count)
 
     def _decode_all(
         self, numbers: Sequence[int], grids: Sequence[ChunkGrid]
@@ -196,8 +191,6 @@ class ChunkColumn(Column):
             rows: The rows; None: all.
         """
         chosen = slice(None) if rows is None else rows
-        grid = self.grid[chosen]
-        sizes = np.array([grid.chunk[0] for grid in self.table.parsed], np.int64)[grid]
-        counts = np.array([grid.chunks_per_row for grid in self.table.parsed], np.int64)[grid]
+        sizes, counts = self.table.sizes[:, self.grid[chosen]]
         chunk: NDArray[np.int64] = self.first[chosen] + self.row[chosen] // sizes * counts
         return chunk

@@ -71,7 +71,9 @@ def _list_folder(path: str) -> StoreFiles:
 
 
 def _list_zip(path: str) -> StoreFiles:
-    data = np.memmap(path, np.uint8, "r").view(np.ndarray)
+    data = np.empty(0, np.uint8)
+    if os.path.getsize(path):  # noqa: PTH202
+        data = np.memmap(path, np.uint8, "r").view(np.ndarray)
     members = sorted(zip_directory.iter_members(data), key=lambda member: member.name)
     tops = [m.name for m in members if PurePosixPath(m.name).name in _METADATA]
     if not tops:

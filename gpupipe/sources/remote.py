@@ -7,7 +7,7 @@ from glob import escape
 from typing import ClassVar
 
 import numpy as np
-from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic import PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from gpupipe.cache import listing, worker_pool
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
@@ -50,6 +50,8 @@ class Remote(DataSet, Source):
     separate_files: ClassVar[bool] = False
 
     cache: CacheOptions
+
+    _indexed_shard: tuple[Source, Index] | None = PrivateAttr(None)
 
     @field_validator("cache")
     @classmethod
@@ -100,10 +102,12 @@ class Remote(DataSet, Source):
         Raises:
             DataError: No shard can be read.
         """
-        folder, _, _ = self._open_folder()
-        shard = wait_for_shard(folder, self.dataset)
-        source = create_source(self, escape(str(shard)))
-        return source, source.index_file(shard)
+        if self._indexed_shard is None:
+            folder, _, _ = self._open_folder()
+            shard = wait_for_shard(folder, self.dataset)
+            source = create_source(self, escape(str(shard)))
+            self._indexed_shard = source, source.index_file(shard)
+        return self._indexed_shard
 
     def annotation_specs(self) -> dict[str, Spec]:
         return {} if self.shards is None else create_source(self).annotation_specs()
