@@ -30,6 +30,7 @@ class BatchRun {
         return refuse("there is not one position for each row");
     }
     contents_.reset(new Content[count_]);
+    parts_.assign(count_, nullptr);
     FileSet* const set = files == Py_None ? nullptr : get_files(files);
     if (!set && files != Py_None) return false;
     if (set) Py_INCREF(files), files_.reset(files);
@@ -42,18 +43,27 @@ class BatchRun {
       const int64_t at = positions == Py_None ? int64_t(n) : *positions_[Py_ssize_t(n)];
       if (!set || at < 0 || size_t(at) >= set->count())
         return refuse("a row has neither a content nor a file");
-      Part& part = (*set)[size_t(at)];
-      if (!part.error() && part.data()) contents_[n].set_file(part.data(), part.size());
+      parts_[n] = &(*set)[size_t(at)];
+      if (!parts_[n]->error() && parts_[n]->data())
+        contents_[n].set_file(parts_[n]->data(), parts_[n]->size());
     }
     return true;
   }
 
-  // Runs rows n with begin <= n < end; appends those that cannot be done here. Does not touch
-  // Python. Several threads may run other rows at once.
+  // Runs rows n with begin <= n < end; appends those that cannot be done here. Frees the files of
+  // the others, since the GIL would be held where their set is freed. Does not touch Python.
+  // Several threads may run other rows at once.
   void run(size_t begin, size_t end, std::vector<int>* failed) const {
     Image image;
-    for (size_t n = begin; n < end && !is_cancelled_; ++n)
+    size_t n = begin;
+    for (; n < end && !is_cancelled_; ++n)
       if (!run_row(*program_, int(n), contents_[n], &image)) failed->push_back(int(n));
+    size_t kept = 0;
+    for (size_t done = begin; done < n; ++done)
+      if (kept < failed->size() && (*failed)[kept] == int(done))
+        ++kept;
+      else if (parts_[done])
+        contents_[done].drop_file(), std::free(parts_[done]->release());
   }
 
   void cancel() { is_cancelled_ = true; }
@@ -64,6 +74,7 @@ class BatchRun {
   Reference files_;
   RowValues<int64_t> positions_;
   std::unique_ptr<Content[]> contents_;
+  std::vector<Part*> parts_;  // the file of each content that is in one
   size_t count_ = 0;
   std::atomic<bool> is_cancelled_{false};
 };

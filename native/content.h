@@ -46,6 +46,9 @@ class Content {
       image_ = {data, int64_t(size), 1, int(size), 0, 1, false};
   }
 
+  // Drops a file, whose bytes are freed.
+  void drop_file() { image_ = Image(); }
+
   // Pixels may be planes.
   const Image& image() const { return image_; }
 

@@ -47,6 +47,22 @@ class Part {
 
   // Does not touch Python.
   void run() {
+    read();
+    std::string().swap(path_);  // here, and not where the GIL is held
+  }
+
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_t(received_); }
+  int error() const { return error_; }
+
+  // Gives the bytes away. The caller frees them.
+  uint8_t* release() { return std::exchange(data_, nullptr); }
+
+  // The CRC-32 of the bytes that were read. Does not touch Python.
+  uint32_t compute_crc() const { return data_ ? compute_crc32(data_, size_t(received_)) : 0; }
+
+ private:
+  void read() {
     if (path_.find('\0') != std::string::npos) {  // it would end the path
       error_ = EINVAL;
       return;
@@ -61,17 +77,6 @@ class Part {
     ::close(file);
   }
 
-  uint8_t* data() const { return data_; }
-  size_t size() const { return size_t(received_); }
-  int error() const { return error_; }
-
-  // Gives the bytes away. The caller frees them.
-  uint8_t* release() { return std::exchange(data_, nullptr); }
-
-  // The CRC-32 of the bytes that were read. Does not touch Python.
-  uint32_t compute_crc() const { return data_ ? compute_crc32(data_, size_t(received_)) : 0; }
-
- private:
   int fill(int file) {
     struct stat about;
     if (::fstat(file, &about) != 0) return errno;

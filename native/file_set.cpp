@@ -2,7 +2,6 @@
 #include "file_set.h"
 
 #include "headers.h"
-#include "stage.h"
 
 namespace gpupipe {
 namespace {
@@ -16,16 +15,45 @@ PyTypeObject* g_files = nullptr;  // set once, when the module is imported
 
 FileSet& set_of(PyObject* self) { return *reinterpret_cast<Files*>(self)->set; }
 
+// The sizes that `read` fills, and the number of pixels above which it writes none.
+struct Sizes {
+  Buffer buffer;
+  long long max_pixels;
+
+  double* row(size_t n) const { return reinterpret_cast<double*>(buffer.bytes()) + 2 * n; }
+
+  // Writes the size of a plain JPEG. Returns false for a file that it leaves to Python.
+  bool write(size_t n, bool is_plain, const int64_t* size) const {
+    const bool is_taken = is_plain && (max_pixels < 0 || size[0] * size[1] <= max_pixels);
+    for (int axis = 0; axis < 2; ++axis) row(n)[axis] = is_taken ? double(size[axis]) : 0.0;
+    return is_taken;
+  }
+};
+
 PyObject* read(PyObject* self, PyObject* arguments) {
   FileSet& set = set_of(self);
   Py_ssize_t begin, end;
-  if (!PyArg_ParseTuple(arguments, "nn", &begin, &end)) return nullptr;
+  PyObject* object;
+  Sizes sizes;
+  if (!PyArg_ParseTuple(arguments, "nnOL", &begin, &end, &object, &sizes.max_pixels) ||
+      !sizes.buffer.open(object, PyBUF_WRITABLE | PyBUF_FORMAT, "sizes", 2))
+    return nullptr;
   if (begin < 0 || begin > end || size_t(end) > set.count())
     return PyErr_Format(PyExc_IndexError, "there are no files %zd to %zd", begin, end);
-  if (!run_without_gil([&] { set.read(size_t(begin), size_t(end)); })) return nullptr;
-  constexpr size_t kItem = 2 * sizeof(int64_t);
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(set.sizes() + 2 * begin),
-                                   Py_ssize_t(size_t(end - begin) * kItem));
+  if (!sizes.buffer.has_format("d") ||
+      !sizes.buffer.is_packed(2 * Py_ssize_t(set.count()), sizeof(double))) {
+    refuse("sizes is not (files, 2) of float64");
+    return nullptr;
+  }
+  long others = 0;
+  const auto read_all = [&] {
+    for (size_t n = size_t(begin); n < size_t(end); ++n) {
+      int64_t size[2];
+      const bool is_plain = set.read(n, size);
+      others += !sizes.write(n, is_plain, size);
+    }
+  };
+  return run_without_gil(read_all) ? PyLong_FromLong(others) : nullptr;
 }
 
 PyObject* take(PyObject* self, PyObject* number) {
@@ -49,9 +77,11 @@ void free_files(PyObject* self) {
 PyObject* create_type() {
   static PyMethodDef methods[] = {
       {"read", read, METH_VARARGS,
-       "read(begin, end) -> bytes\n\n"
-       "Read these files without the GIL. Return int64 [height, width] of each plain JPEG of one\n"
-       "scan without EXIF; [0, 0] of all others, and of what cannot be read."},
+       "read(begin, end, sizes, max_pixels) -> int\n\n"
+       "Read these files without the GIL. Write to their rows of `sizes`, float64 (files, 2):\n"
+       "[height, width] of each plain JPEG of one scan without EXIF, of up to `max_pixels` where\n"
+       "that is not negative; [0, 0] of all others, and of what cannot be read. Return how many\n"
+       "others there are."},
       {"take", take, METH_O,
        "take(n)\n\n"
        "Return the bytes of a file as a buffer, and drop them here; None if there are none."},
@@ -73,40 +103,39 @@ PyObject* create_type() {
 bool FileSet::open(PyObject* arguments) {
   const char* folder;
   Py_ssize_t folder_size;
-  PyObject *name_object, *offset_object, *row_object;
-  RowValues<uint8_t> names;
-  RowValues<int64_t> offsets, rows;
-  if (!PyArg_ParseTuple(arguments, "y#OOO", &folder, &folder_size, &name_object, &offset_object,
-                        &row_object) ||
-      !names.open(name_object, "the names", 1) || !offsets.open(offset_object, "the offsets", 1) ||
-      !rows.open(row_object, "the rows", 1))
+  PyObject *names, *offsets, *rows;
+  if (!PyArg_ParseTuple(arguments, "y#OOO", &folder, &folder_size, &names, &offsets, &rows) ||
+      !names_.open(names, "the names", 1) || !offsets_.open(offsets, "the offsets", 1) ||
+      !rows_.open(rows, "the rows", 1))
     return false;
-  count_ = size_t(rows.rows());
+  folder_.assign(folder, size_t(folder_size));
+  count_ = size_t(rows_.rows());
   parts_.reset(new Part[count_]);
-  sizes_.resize(2 * count_);
   for (size_t n = 0; n < count_; ++n) {
-    const int64_t row = *rows[Py_ssize_t(n)];
-    if (row < 0 || row >= offsets.rows() - 1) {
+    const int64_t row = *rows_[Py_ssize_t(n)];
+    if (row < 0 || row >= offsets_.rows() - 1) {
       PyErr_Format(PyExc_IndexError, "there is no row %lld", static_cast<long long>(row));
       return false;
     }
-    const int64_t begin = *offsets[row], end = *offsets[row + 1];
-    if (begin < 0 || end < begin || end > names.rows())
+    const int64_t begin = *offsets_[row], end = *offsets_[row + 1];
+    if (begin < 0 || end < begin || end > names_.rows())
       return refuse("an offset is not inside the names");
-    const bool is_absolute = end > begin && *names[begin] == '/';
-    std::string path(folder, is_absolute ? 0 : size_t(folder_size));
-    path.append(reinterpret_cast<const char*>(names[begin]), size_t(end - begin));
-    parts_[n].set_path(std::move(path));
   }
   return true;
 }
 
-void FileSet::read(size_t begin, size_t end) {
-  for (size_t n = begin; n < end; ++n) {
-    parts_[n].run();
-    if (!parts_[n].error() && parts_[n].data())
-      read_plain_size(parts_[n].data(), parts_[n].size(), &sizes_[2 * n]);
-  }
+std::string FileSet::make_path(size_t n) const {
+  const int64_t row = *rows_[Py_ssize_t(n)], begin = *offsets_[row], end = *offsets_[row + 1];
+  const bool is_absolute = end > begin && *names_[begin] == '/';
+  std::string path = is_absolute ? std::string() : folder_;
+  return path.append(reinterpret_cast<const char*>(names_[begin]), size_t(end - begin));
+}
+
+bool FileSet::read(size_t n, int64_t* height_width) {
+  parts_[n].set_path(make_path(n));
+  parts_[n].run();
+  return !parts_[n].error() && parts_[n].data() &&
+         read_plain_size(parts_[n].data(), parts_[n].size(), height_width);
 }
 
 FileSet* get_files(PyObject* object) {

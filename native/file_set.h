@@ -2,27 +2,29 @@
 #pragma once
 
 #include "file_part.h"
-
-#include <vector>
+#include "stage.h"
 
 namespace gpupipe {
 
 class FileSet {
  public:
-  // Makes the paths. Takes (folder, names, offsets, rows) of `open_files`.
+  // Takes (folder, names, offsets, rows) of `open_files`.
   bool open(PyObject* arguments);
 
-  // Reads files n with begin <= n < end. Does not touch Python. Several threads may read other
-  // files at once.
-  void read(size_t begin, size_t end);
+  // Reads file n. Writes [height, width] of a plain JPEG, or [0, 0], and returns false. Does not
+  // touch Python. Several threads may read other files at once.
+  bool read(size_t n, int64_t* height_width);
 
   size_t count() const { return count_; }
   Part& operator[](size_t n) { return parts_[n]; }
-  const int64_t* sizes() const { return sizes_.data(); }
 
  private:
+  std::string make_path(size_t n) const;
+
+  std::string folder_;
+  RowValues<uint8_t> names_;
+  RowValues<int64_t> offsets_, rows_;
   std::unique_ptr<Part[]> parts_;
-  std::vector<int64_t> sizes_;  // [height, width] of each; [0, 0] of what is no plain JPEG
   size_t count_ = 0;
 };
 

@@ -34,6 +34,7 @@ PyObject* normal_field(PyObject*, PyObject* arguments);
 PyObject* uniform_field(PyObject*, PyObject* arguments);
 PyObject* noise_stage(PyObject*, PyObject* arguments);
 PyObject* displacement(PyObject*, PyObject* arguments);
+PyObject* draw_uniforms(PyObject*, PyObject* arguments);
 PyObject* elastic_stage(PyObject*, PyObject* arguments);
 bool create_file_types();
 bool create_files_type();
@@ -168,6 +169,11 @@ PyMethodDef kMethods[] = {
      "displacement(seed, ((alpha_x, alpha_y), kernel_x, kernel_y), field)\n\n"
      "Fill a contiguous array (H, W, 2) of float32 with the displacements of an elastic "
      "transform.\nThe kernels are float32 (2, half + 1): along x and along y, from the middle on."},
+    {"draw_uniforms", draw_uniforms, METH_VARARGS,
+     "draw_uniforms(keys, counts, ids, repeats, output)\n\n"
+     "Fill `output` with uniform numbers in [0, 1): for each stream, of uint64 `keys` and int64\n"
+     "`counts`, the draws (B, count) of the samples, int64 `ids` (B,). `repeats` is int64 (B,), or "
+     "None. See gpupipe/sampling/draws.py."},
     {"elastic_stage", elastic_stage, METH_VARARGS,
      "elastic_stage(seeds, ((alpha_x, alpha_y), kernel_x, kernel_y), is_bilinear, fill) -> stage\n"
      "\n"

@@ -158,6 +158,7 @@ class DecoderChain:
 
     Attributes:
         names: The names of the decoders, in the order in which they are tried.
+        max_pixels: The argument.
 
     Raises:
         EngineError: The decoder is not installed or does not exist.
@@ -165,7 +166,7 @@ class DecoderChain:
 
     def __init__(self, name: str = AUTO, max_pixels: int | None = None) -> None:
         name = ALIASES.get(name, name)
-        self.names, self._max_pixels = tuple(list_automatic()), max_pixels
+        self.names, self.max_pixels = tuple(list_automatic()), max_pixels
         if name != AUTO:
             decoder = _create(name)
             if not isinstance(decoder, Decoder):
@@ -197,13 +198,10 @@ class DecoderChain:
         """
         if not self.accepts_plain_jpegs:
             return np.zeros((len(files), 2), np.int64)
-        return self.limit_sizes(read_jpeg_sizes(files))
-
-    def limit_sizes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return [height, width] of images, (N, 2); [0, 0] for those that have too many pixels."""
-        if self._max_pixels is None:
+        sizes = read_jpeg_sizes(files)
+        if self.max_pixels is None:
             return sizes
-        return np.where(sizes.prod(1, keepdims=True) <= self._max_pixels, sizes, 0)
+        return np.where(sizes.prod(1, keepdims=True) <= self.max_pixels, sizes, 0)
 
     @cached_property
     def accepts_plain_jpegs(self) -> bool:
@@ -243,7 +241,7 @@ class DecoderChain:
             for place in range(first, len(self.names)):
                 decoder = _create(self.names[place])
                 if isinstance(decoder, Decoder) and (header := decoder.probe(data)) is not None:
-                    check_header(header, self._max_pixels)
+                    check_header(header, self.max_pixels)
                     return place, decoder, header
         except Exception as e:
             raise find_blame(e)  # noqa: B904  # it has its cause
@@ -253,7 +251,7 @@ class DecoderChain:
 
     def _explain(self, data: Any) -> str:
         """Return a message that explains why no decoder accepts a file."""
-        check_header(header := read_header(data), self._max_pixels)
+        check_header(header := read_header(data), self.max_pixels)
         if not header.format:
             head = bytes(data[:16])
             why = f"not an image in a known format (it begins with {head!r})"

@@ -9,8 +9,9 @@ Protocols that only one command or one kind of source needs are defined where th
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -72,7 +73,7 @@ class Job:
     cache_decoded: DecodedCacheOptions | None = None
 
     def steps_for(
-        self, plan: Plan, alike: Sequence[Sequence[str]] = ()
+        self, plan: Plan, alike: tuple[tuple[str, ...], ...] = ()
     ) -> dict[str, list[DrawnStep]]:
         """Return the steps for a batch, with random parameters. Engines get steps only from here.
 
@@ -98,14 +99,8 @@ class Job:
                 name: list(map(DrawnStep, pipeline.entries_on(name), of_field))
                 for name, of_field in plan.annotations.parameters.items()
             }
-        groups = {group[0]: group for group in alike}
-        later = {view for group in alike for view in group[1:]}
-        steps = {
-            name: list(zip(*map(pipeline.entries_on, groups.get(name, [name])), strict=True))
-            for name in (*pipeline.fields, *pipeline.views)
-            if name not in later
-        }
-        every = [entries for of_field in steps.values() for entries in of_field]
+        steps = pipeline.group_entries(alike)
+        every = list(itertools.chain(*steps.values()))
         drawn = draw_parameters(every, self.loader.seed, plan.epoch, plan.ids, plan.repeats)
         return {
             name: [DrawnStep(entries[0], next(drawn)) for entries in of_field]

@@ -65,16 +65,28 @@ class BaseEntry(Generic[_Step]):
         Raises:
             StepError: If the step's `sample` raises, or returns an array of another length than N.
         """
+        if self._draws_nothing:
+            return {}
         try:
             sampled = self.step.sample(u) | self.step.list_undecided(len(u))
         except Exception:  # a context manager around each call takes longer than some steps
             with self.blame("sample()"):
                 raise
         for name, values in sampled.items():
-            if np.shape(values)[:1] != (len(u),):
-                shape = np.shape(values)
+            shape = values.shape if isinstance(values, np.ndarray) else np.shape(values)
+            if shape[:1] != (len(u),):
                 raise self.wrong(f"its sample() made '{name}' of shape {shape} for {drawn_for}")
         return sampled
+
+    @cached_property
+    def _draws_nothing(self) -> bool:
+        """Whether `sample` returns no array."""
+        return type(self.step).sample is BaseStep.sample and not self.step.list_undecided(1)
+
+    @cached_property
+    def stream(self) -> tuple[int, int]:
+        """The stream of the step's draws, and how many each sample gets from it."""
+        return draws.stream(self.key), self.step.num_uniforms
 
     def blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
         """Return a context that turns exceptions of the step's code into StepError.
@@ -208,9 +220,7 @@ def draw_parameters(
         ids: The samples' rows in the index, int64 (B,).
         repeats: As for Entry.parameters.
     """
-    streams = [
-        (draws.stream(entry.key), entry.step.num_uniforms) for entries in steps for entry in entries
-    ]
+    streams = [entry.stream for entries in steps for entry in entries]
     uniforms = iter(draws.uniform_for_streams(seed, epoch, ids, streams, repeats))
     for entries in steps:
         own = [next(uniforms) for _ in entries]

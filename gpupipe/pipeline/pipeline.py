@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -99,6 +99,30 @@ class Pipeline(Phased):
     def entries_on(self, name: str) -> list[Entry]:
         """Return the steps on a field, in order; for a view, without those of its source field."""
         return list(self._entries_by_field.get(name, ()))
+
+    def group_entries(
+        self, alike: tuple[tuple[str, ...], ...]
+    ) -> Mapping[str, Sequence[tuple[Entry, ...]]]:
+        """Return the steps on each field and view, in order: for each step its entries.
+
+        Args:
+            alike: Groups of views with equal steps. The first view of a group stands for all of it:
+                its steps have an entry of each view. All other steps have one entry.
+        """
+        if alike not in self._groups:
+            groups = {group[0]: group for group in alike}
+            later = {view for group in alike for view in group[1:]}
+            self._groups[alike] = {
+                name: list(zip(*map(self.entries_on, groups.get(name, (name,))), strict=True))
+                for name in (*self.fields, *self.views)
+                if name not in later
+            }
+        return self._groups[alike]
+
+    @cached_property
+    def _groups(self) -> dict[Any, Mapping[str, Sequence[tuple[Entry, ...]]]]:
+        """The results of `group_entries`."""
+        return {}
 
     @cached_property
     def _entries_by_field(self) -> dict[str, list[Entry]]:

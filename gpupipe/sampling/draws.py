@@ -20,10 +20,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpupipe.runtime.installation import find_extension
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _REPEAT = np.uint64(0xD1B54A32D192ED03)
@@ -32,6 +35,7 @@ _REPEAT = np.uint64(0xD1B54A32D192ED03)
 It is unrelated to the golden ratio, by which sample ids and lanes are multiplied.
 """
 ORDER = "order"
+_extension = find_extension()
 
 
 @lru_cache(maxsize=4096)
@@ -89,20 +93,33 @@ def uniform_for_streams(
     Returns:
         float64 (B, n) for each stream, where n is its number of draws.
     """
-    counts = [count for _, count in streams]
-    if not sum(counts):
+    keys, counts, begins = _find_keys(seed, epoch, tuple(streams))
+    if not begins[-1]:
         return [np.empty((len(ids), 0))] * len(streams)
-    keys = np.concatenate([_key(seed, epoch, stream) for stream, _ in streams])
+    if _extension is not None:
+        rows = len(ids)
+        flat = np.empty(rows * begins[-1])
+        _extension.draw_uniforms(keys, counts, np.ascontiguousarray(ids), repeats, flat)
+        return [
+            flat[rows * begin : rows * end].reshape(rows, end - begin)
+            for begin, end in pairwise(begins)
+        ]
     lanes = np.concatenate([np.arange(count, dtype=np.uint64) for count in counts]) * _GOLDEN
     samples = _sample_bits(keys, ids[:, None], None if repeats is None else repeats[:, None])
     keys, samples = np.repeat(keys, counts), np.repeat(samples, counts, axis=1)
     fractions = _as_fractions(_mix(samples + lanes + keys))
-    ends = np.cumsum(counts).tolist()
     # Packed, so that steps compute from each what they compute from the result of `uniform`.
-    return [
-        np.ascontiguousarray(fractions[:, end - count : end])
-        for count, end in zip(counts, ends, strict=True)
-    ]
+    return [np.ascontiguousarray(fractions[:, begin:end]) for begin, end in pairwise(begins)]
+
+
+@lru_cache(maxsize=64)
+def _find_keys(
+    seed: int, epoch: int, streams: tuple[tuple[int, int], ...]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], list[int]]:
+    """Return the keys of streams, the numbers of their draws, and where the draws of each begin."""
+    keys = np.array([_key(seed, epoch, stream)[0] for stream, _ in streams], np.uint64)
+    counts = np.array([count for _, count in streams], np.int64)
+    return keys, counts, [0, *np.cumsum(counts).tolist()]
 
 
 def _as_fractions(bits: NDArray[np.uint64]) -> NDArray[np.float64]:

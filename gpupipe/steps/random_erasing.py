@@ -84,11 +84,11 @@ class RandomErasing(Step):
                 window, in [0, 1).
             `seed`: int64 (B,), the seed of the noise. Only if `value` is "random".
         """
-        runs, areas, ratios, position, _ = np.split(u, (1, _TRIES + 1, 2 * _TRIES + 1, _SEED), 1)
+        areas, ratios = u[:, 1 : _TRIES + 1], u[:, _TRIES + 1 : 2 * _TRIES + 1]
         sampled: Sampled = {
-            "runs": (runs[:, 0] < self.p).astype(np.int32),
+            "runs": (u[:, 0] < self.p).astype(np.int32),
             "factors": draw_windows(self.scale, self.ratio, areas, ratios)[..., ::-1],
-            "position": position,
+            "position": u[:, 2 * _TRIES + 1 : _SEED],
         }
         return sampled | ({"seed": noise.draw_seeds(u[:, _SEED])} if self.value == RANDOM else {})
 

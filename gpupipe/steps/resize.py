@@ -115,7 +115,7 @@ class RandomResizedCrop(ResamplingStep):
             `position`: (B, 2), [top, left] as fractions of the free space around the window, in
                 [0, 1).
         """
-        areas, ratios, position = np.split(u, (_TRIES, 2 * _TRIES), 1)
+        areas, ratios, position = u[:, :_TRIES], u[:, _TRIES : 2 * _TRIES], u[:, 2 * _TRIES :]
         factors = draw_windows(self.scale, self.ratio, areas, ratios)
         return {"factors": factors, "position": position}
 
@@ -135,10 +135,13 @@ class RandomResizedCrop(ResamplingStep):
         height, width = size[..., 0], size[..., 1]
         tries = np.rint(p["factors"] * np.sqrt(height * width)[..., None, None])
         fits = ((tries <= size[..., None, :]) & (tries > 0)).all(-1)
+        any_fits = fits.any(-1)[..., None]
+        shape = take_first(tries, fits)
+        if any_fits.all():
+            return np.floor(p["position"] * (size - shape + 1.0)), shape
         lowest, highest = self.ratio
         whole = np.minimum(size, np.rint(np.stack([width / lowest, height * highest], -1)))
-        any_fits = fits.any(-1)[..., None]
-        shape = np.where(any_fits, take_first(tries, fits), whole)
+        shape = np.where(any_fits, shape, whole)
         room = size - shape
         drawn_anchor, centred_anchor = np.floor(p["position"] * (room + 1.0)), np.floor(room / 2.0)
         return np.where(any_fits, drawn_anchor, centred_anchor), shape

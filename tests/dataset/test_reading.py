@@ -219,7 +219,7 @@ def test_paths_are_put_together_and_read(tmp_path: Path) -> None:
     with pytest.raises(IndexError, match="no file 5"):
         files.take(5)
     with pytest.raises(IndexError, match="no files 3 to 6"):
-        files.read(3, 6)
+        files.read(3, 6, np.empty((5, 2)), -1)
     expected = ["a/ä b.jpg", "c", "", "c", "a/ä b.jpg"]
     assert [content.tobytes().decode() for content in found] == expected
 
@@ -257,9 +257,14 @@ def test_files_are_read_in_parts_and_plain_jpegs_have_sizes(tmp_path: Path) -> N
     folder = os.fsencode(tmp_path) + b"/"
     files = reading.open_files(folder, names.data, names.offsets, np.array([0, 1, 2, 3, 0]))
     assert files is not None
-    assert np.frombuffer(files.read(0, 2), np.int64).tolist() == [40, 50, 0, 0]
+    sizes = np.full((5, 2), -1.0)
+    assert files.read(0, 2, sizes, -1) == 1
+    assert sizes.tolist() == [[40, 50], [0, 0], [-1, -1], [-1, -1], [-1, -1]]
     assert files.take(4) is None, "it is not read yet"
-    sizes = np.frombuffer(files.read(2, 5), np.int64).tolist()
-    assert sizes == [0, 0, 0, 0, 40, 50]
+    assert files.read(2, 5, sizes, 2000) == 2
+    assert sizes[2:].tolist() == [[0, 0], [0, 0], [40, 50]]
+    assert files.read(0, 1, sizes, 1999) == 1, "it has more pixels"
+    with pytest.raises(ValueError, match="sizes"):
+        files.read(0, 1, sizes[:4], -1)
     assert files.take(2) is None
     assert bytes(files.take(3)) == jpeg[:100]

@@ -1,6 +1,6 @@
 """One batch in flight: four stages, each of which begins when the stage before it has ended.
 
-    read      all threads of the pool, in parts of at most 64 samples
+    read      all threads of the pool, in parts of at most 128 samples
     lower     the thread that read the last part; the other threads go on to the next batch
     run       all threads, in parts of 8 samples or more; of 1 if no field has a native program, or
               if a function of the user's may take seconds
@@ -40,7 +40,7 @@ from gpupipe.sampling.sampler import Plan
 
 CopiedFields = tuple[Batch, torch.Event]
 """Fields of a batch on a GPU, and the CUDA event after their copies, which may still run."""
-_MAX_READ, _MIN_RUN = 64, 8
+_MAX_READ, _MIN_RUN = 128, 8
 """The maximum number of samples that one call reads, and the minimum that one call runs. What
 Python does for a call costs as much as for several samples, and more after the caches were used for
 pixels."""
@@ -157,7 +157,7 @@ class BatchInFlight:
         """The samples of each field, by their position in the plan, and from `run` on by slot."""
         self._failed: dict[int, str] = {}
         self._errors: dict[int, Exception] = {}
-        self._rows: list[int] = []
+        self._rows: Sequence[int] = ()
         """The positions in the plan of the samples that have a slot in the batch, in order."""
         self._outputs: dict[str, OutputBuffer] = {}
         self._runner: SampleRunner | None = None
@@ -247,7 +247,7 @@ class BatchInFlight:
 
     def _lower(self) -> None:
         with tracing.span("compute parameters", "loader", batch=self._key):
-            self._rows = [row for row in range(len(self.plan.ids)) if row not in self._failed]
+            self._rows = self._leave_out_failed(range(len(self.plan.ids)))
             if self._starter.reads_only or self._errors or self._is_skipped():
                 return
             try:
@@ -267,6 +267,9 @@ class BatchInFlight:
                 key=self._key,
             )
 
+    def _leave_out_failed(self, rows: Sequence[int]) -> Sequence[int]:
+        return [row for row in rows if row not in self._failed] if self._failed else rows
+
     def _passes_alone(self, row: int) -> bool:
         """Return whether the steps accept a sample by itself; if not, record the reason."""
         try:
@@ -276,18 +279,19 @@ class BatchInFlight:
             return False
         return True
 
-    def _lower_rows(self, rows: list[int]) -> Mapping[str, FieldProgram]:
+    def _lower_rows(self, rows: Sequence[int]) -> Mapping[str, FieldProgram]:
         """Create the output buffers for the samples in `rows`; return their programs, by field."""
         if not rows:
             return {}
         is_all = len(rows) == len(self.plan.ids)
-        sizes = {n: s.sizes if is_all else s.sizes[rows] for n, s in self._samples.items()}
+        sizes = {n: s.sizes if is_all else s.sizes[[*rows]] for n, s in self._samples.items()}
         self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
         orientations = {
             name: [self._samples[name].find_orientation(row) for row in rows]
             for name in (sizes if self._lowering.job.pipeline.annotations else ())
         }
-        plan = self._lowering.job.annotate(self.plan.select(rows), sizes, orientations)
+        plan = self.plan if is_all else self.plan.select([*rows])
+        plan = self._lowering.job.annotate(plan, sizes, orientations)
         self._annotations = plan.annotations
         return self._lowering.lower(plan, sizes, self._outputs)
 
@@ -300,7 +304,9 @@ class BatchInFlight:
         if self._errors:
             raise self._errors[min(self._errors)]
         result = BatchResult(failed=dict(sorted(self._failed.items())))
-        passed = [n for n, row in enumerate(self._rows) if row not in self._failed]
+        passed: Sequence[int] = range(len(self._rows))
+        if self._failed:
+            passed = [n for n in passed if self._rows[n] not in self._failed]
         outputs, self._outputs = self._outputs, {}
         self._samples, self._runner = {}, None
         if outputs and not self._is_skipped():

@@ -165,7 +165,7 @@ class StepLowering:
     ) -> dict[str, FieldProgram]:
         programs, count = {}, len(plan.ids)
         pipeline = self.job.pipeline
-        steps = self.job.steps_for(plan, list(itertools.chain(*alike.values())))
+        steps = self.job.steps_for(plan, tuple(itertools.chain(*alike.values())))
         for name, spec in pipeline.fields.items():
             unknown = np.zeros((count, 2))
             tracer = Tracer(sizes.get(name, unknown), self._rules, spec)

@@ -181,7 +181,7 @@ class OutputBuffer:
         slot: Array = self._array[row]
         return slot
 
-    def take(self, rows: list[int]) -> torch.Tensor:
+    def take(self, rows: Sequence[int]) -> torch.Tensor:
         """Return the samples in `rows` as a tensor (B, ...). Each of them must have a slot.
 
         If samples may differ in shape, return the elements of all of them, (elements,).
@@ -193,7 +193,7 @@ class OutputBuffer:
             slots = [self.slot(row) for row in rows]
             return flatten(slots if layout is None else [from_steps(s, layout) for s in slots])
         assert self._batch is not None
-        batch = self._batch if len(rows) == self._count else self._batch[rows]
+        batch = self._batch if len(rows) == self._count else self._batch[[*rows]]
         return batch if layout is None else from_steps(batch, layout, axes_before=1)
 
     def _delivered(self, shape: tuple[int, ...]) -> tuple[int, ...]:

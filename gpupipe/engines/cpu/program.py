@@ -135,18 +135,36 @@ class Rules:
                     self._by_first.setdefault(kind, []).append(rule)
                 if not isinstance(part, Maybe):
                     break
+        self._matching: dict[tuple[type[Op], ...], list[tuple[Rule, int]]] = {}
+        """The result of `_list_matching` for each series of operations so far."""
 
     def find(self, ops: Sequence[Op]) -> tuple[Kernel, Sequence[Op]] | None:
         """Return the kernel that runs the first of `ops`, and the operations that it runs.
 
         `ops` must not be empty. Return None if no rule has a kernel for the first of them.
         """
-        for rule in self._by_first.get(type(ops[0]), ()):
-            match = match_pattern(rule.pattern, ops)
+        kinds = tuple(map(type, ops))
+        if kinds not in self._matching:
+            self._matching[kinds] = self._list_matching(ops)
+        for rule, count in self._matching[kinds]:
+            match = Match(ops[:count]) if count else match_pattern(rule.pattern, ops)
             kernel = None if match is None else rule.bind(match)
             if match is not None and kernel is not None:
                 return kernel, match.ops
         return None
+
+    def _list_matching(self, ops: Sequence[Op]) -> list[tuple[Rule, int]]:
+        """Return the rules that match operations of these types, and how many each matches.
+
+        The number is 0 where it depends on more than the types.
+        """
+        matching = []
+        for rule in self._by_first.get(type(ops[0]), ()):
+            if any(isinstance(part, Series) for part in rule.pattern):
+                matching.append((rule, 0))
+            elif match := match_pattern(rule.pattern, ops):
+                matching.append((rule, len(match.ops)))
+        return matching
 
 
 def single(

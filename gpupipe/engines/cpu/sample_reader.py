@@ -187,14 +187,12 @@ class _FieldReader:
     def _read_files(
         self, samples: FieldSamples, files: FileSet, rows: range
     ) -> Sequence[_Item] | None:
-        read = np.frombuffer(files.read(rows.start, rows.stop), np.int64).reshape(-1, 2)
-        sizes = samples.sizes[rows.start : rows.stop]
-        sizes[:] = self.decoders.limit_sizes(read)
-        if sizes.all():
+        limit = self.decoders.max_pixels
+        if not files.read(rows.start, rows.stop, samples.sizes, -1 if limit is None else limit):
             return None
+        heights = samples.sizes[rows.start : rows.stop, 0].tolist()
         others = [
-            files.take(row) if height == 0 else None
-            for row, height in zip(rows, sizes[:, 0].tolist(), strict=True)
+            None if height else files.take(row) for row, height in zip(rows, heights, strict=True)
         ]
         return [None if data is None else np.frombuffer(data, np.uint8) for data in others]
 

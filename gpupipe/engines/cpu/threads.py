@@ -1,15 +1,19 @@
 """The threads of the CPU engine. Each uses one core, and keeps its memory from sample to sample."""
 
 import ctypes
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Lock
+from queue import SimpleQueue
+from threading import Barrier, Lock, Thread
 from typing import TypeVar
 
 import torch
 
 _Item = TypeVar("_Item")
+_Queue = SimpleQueue[Callable[[], None] | None]
+"""Of functions that the threads call; None ends a thread. A ThreadPoolExecutor, with its Future and
+its semaphore for each function, holds the GIL ten times as long."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt(3)."""
 _MAX_KEPT = 128 << 20
@@ -33,13 +37,19 @@ class ThreadPool:
     def __init__(self, count: int) -> None:
         self.count = count
         _keep_memory()
-        self._executor = ThreadPoolExecutor(count, "gpupipe-cpu")
+        self._queue: _Queue = SimpleQueue()
         barrier = Barrier(count + 1)
         number = torch.get_num_threads()
-        for _ in range(count):
-            self._executor.submit(_use_one_core, barrier)
+        # Daemons, since Python waits for all others before it calls what ends these.
+        self._threads = [
+            Thread(target=_work, args=(self._queue, barrier), name=f"gpupipe-cpu_{n}", daemon=True)
+            for n in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
         barrier.wait()
         torch.set_num_threads(number)
+        self._end = weakref.finalize(self, _end, self._queue, count)
 
     def parallel_for(
         self,
@@ -71,7 +81,7 @@ class ThreadPool:
                     break
                 try:
                     task(item)
-                except BaseException as e:  # the executor would drop it, and `then` never run
+                except BaseException as e:  # it would end the thread, and `then` never run
                     left.clear()
                     errors.append(e)
             with lock:
@@ -81,19 +91,33 @@ class ThreadPool:
                 then(next(iter(errors), None))
 
         for _ in range(running):
-            self._executor.submit(run)
+            self._queue.put(run)
 
     def close(self) -> None:
         """Wait until all calls have ended, then end the threads. Idempotent."""
-        self._executor.shutdown(wait=True)
+        self._end()
+        for thread in self._threads:
+            thread.join()
 
 
-def _use_one_core(barrier: Barrier) -> None:
+def _work(queue: _Queue, barrier: Barrier) -> None:
+    _use_one_core()
+    barrier.wait()
+    while (function := queue.get()) is not None:
+        function()
+        del function  # and with it the batch that it belongs to
+
+
+def _end(queue: _Queue, count: int) -> None:
+    for _ in range(count):
+        queue.put(None)
+
+
+def _use_one_core() -> None:
     # A thread takes over the default number at its first use of torch, which forgets an earlier
     # set_num_threads(). Asking for the number is such a use.
     torch.get_num_threads()
     torch.set_num_threads(1)
-    barrier.wait()
 
 
 def _keep_memory() -> None:

@@ -103,9 +103,11 @@ class Tracer:
         self.size = self._pairs(shape)
 
     def flip(self, horizontal: ArrayLike | None = None, vertical: ArrayLike | None = None) -> None:
-        none = np.zeros(self._count, np.int32)
-        flags = np.stack([none if f is None else f for f in (horizontal, vertical)], -1)
-        self.ops.append(ops.FlipOp(*self._origin, flags.astype(np.int64)))
+        flags = np.zeros((self._count, 2), np.int64)
+        for n, flag in enumerate((horizontal, vertical)):
+            if flag is not None:
+                flags[:, n] = flag
+        self.ops.append(ops.FlipOp(*self._origin, flags))
 
     def transpose(self) -> None:
         self.ops.append(ops.TransposeOp(*self._origin))
