@@ -24,17 +24,17 @@ The names are those of torchvision's and timm's policies.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment import color_ops
+from gpupipe.augment.color_branches import Branch, ColorBranches
 from gpupipe.augment.color_ops import COLOR_OPS
-from gpupipe.pipeline.geometry import affine_inverse
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.tensors import in_float32
 
@@ -58,6 +58,8 @@ COLORS = {
 }
 """The operations that change colours, with their names for `Primitives.color`."""
 OPS = ("Identity", *GEOMETRY, *COLORS)
+_TRANSLATIONS = [(OPS.index(f"Translate{axis}"), OPS.index(f"Translate{axis}Rel")) for axis in "XY"]
+_SHEAR_X, _SHEAR_Y, _ROTATE = map(OPS.index, ("ShearX", "ShearY", "Rotate"))
 
 _SIGMA = (0.1, 2.0)
 
@@ -105,36 +107,61 @@ def lower_op(
         warping: The settings of the operations that move pixels.
         changes_colors: False skips the operations that change colours, as on a mask.
     """
-    branch_of_op = np.zeros(len(OPS), np.int32)
-    branches: list[Callable[[Primitives], None]] = [lambda part: None]
+    branch_of_op, branches = _list_branches(tuple(names), changes_colors)
+    others: dict[int, Branch] = {}
+    for n, branch in enumerate(branches):
+        if branch == _MOVE:
+            others[n] = partial(lower_move, op=op, value=value, warping=warping)
+        elif branch == "gaussian_blur":
+            others[n] = partial(lower_blur, value=value)
+    functions = tuple("" if n in others else branch for n, branch in enumerate(branches))
+    if len(branches) > 1:
+        values = np.broadcast_to(value, (len(branches), len(value)))
+        image.switch(branch_of_op[op], ColorBranches(functions, values, others))
 
+
+_MOVE = "move"
+"""The branch of the operations that move pixels."""
+
+
+@cache
+def _list_branches(
+    names: tuple[str, ...], changes_colors: bool
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Return the branch of each operation in OPS, (len(OPS),), and what each branch does.
+
+    That is the function of COLOR_OPS that it calls, _MOVE, or "" for nothing.
+    """
+    branch_of_op, branches = np.zeros(len(OPS), np.int32), [""]
     if moving := [name for name in names if name in GEOMETRY]:
         branch_of_op[op_numbers(moving)] = len(branches)
-        branches.append(lambda part: lower_move(part, op, value, warping))
+        branches.append(_MOVE)
     for name in names if changes_colors else ():
         if name in COLORS:
             branch_of_op[OPS.index(name)] = len(branches)
-            branches.append(partial(lower_color, name=name, value=value))
-    if len(branches) > 1:
-        image.switch(branch_of_op[op], branches)
+            branches.append(COLORS[name])
+    return branch_of_op, tuple(branches)
 
 
 def lower_move(
     image: Primitives, op: NDArray[np.int32], value: NDArray[np.float64], warping: Warping
 ) -> None:
     """Move the pixels of each sample as its operation says; the arguments are as in `lower_op`."""
-    size, is_rotate, zero = image.width_height, op == OPS.index("Rotate"), np.zeros_like(value)
-    linear = affine_inverse(np.where(is_rotate, -value, 0.0), zero + 1.0, zero, zero)
-    linear[:, 0, 1] += np.where(op == OPS.index("ShearX"), value, 0.0)
-    linear[:, 1, 0] += np.where(op == OPS.index("ShearY"), value, 0.0)
+    size, is_rotate = image.width_height, op == _ROTATE
+    angle = np.radians(np.where(is_rotate, -value, 0.0))
+    linear = np.empty((len(value), 2, 2))  # geometry.affine_inverse of the angle, and a shear
+    linear[:, 0, 0] = linear[:, 1, 1] = np.cos(angle)
+    sine = np.sin(angle)
+    linear[:, 0, 1] = np.where(op == _SHEAR_X, value, 0.0) + sine
+    linear[:, 1, 0] = np.where(op == _SHEAR_Y, value, 0.0) - sine
     source = np.where(is_rotate[:, None], size / 2.0, 0.0)
     output = source + _shift(op, value, size, warping)
     image.warp(linear, source, output, warping.interpolation, warping.fill)
 
 
-def lower_color(image: Primitives, name: str, value: NDArray[np.float64]) -> None:
-    """Apply the operation `name`, which changes colours, to all samples, each with its `value`."""
-    image.color(COLORS[name], *_color_values(name, value, image.width_height))
+def lower_blur(image: Primitives, value: NDArray[np.float64]) -> None:
+    """Blur all samples, each with its `value`."""
+    image.color("gaussian_blur", *_color_values("GaussianBlur", value, image.width_height))
 
 
 def _color_values(name: str, value: NDArray[np.float64], width_height: Any) -> tuple[Any, ...]:
@@ -194,13 +221,10 @@ def _shift(op: Any, value: Any, width_height: Any, warping: Warping) -> NDArray[
 
     With `has_whole_shifts`, shifts are rounded to float32 and then truncated, as in torchvision.
     """
-    pixels, relative = (
-        np.stack(
-            [np.where(op == OPS.index(f"Translate{axis}{kind}"), value, 0.0) for axis in "XY"], -1
-        )
-        for kind in ("", "Rel")
-    )
-    shift: NDArray[np.float64] = pixels + relative * width_height
+    shift: NDArray[np.float64] = np.empty(np.shape(width_height))
+    for axis, (pixels, relative) in enumerate(_TRANSLATIONS):
+        of_size = np.where(op == relative, value, 0.0) * width_height[..., axis]
+        shift[..., axis] = np.where(op == pixels, value, 0.0) + of_size
     return (
         np.trunc(shift.astype(np.float32)).astype(np.float64) if warping.has_whole_shifts else shift
     )

@@ -6,10 +6,10 @@ operations of policy_ops.py instead; `OPERATIONS` translates names and values.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,49 +19,61 @@ from gpupipe.augment.policy_tables import IMAGENET, V0, SubPolicies
 from gpupipe.errors import did_you_mean, nearest
 
 Floats = NDArray[np.float64]
-Value = Callable[[Floats, Floats, Floats], Any]
-"""Computes values from arrays of level / 10, drawn signs (-1 or 1), and uniform draws."""
 
 UNIFORM = float("inf")
 """As the standard deviation of levels, it means: draw levels uniformly."""
 MAX_LEVEL = 10.0
 
 
-def _solarize(f: Floats, sign: Floats, u: Floats) -> Any:
-    return np.minimum(np.floor(f * 256.0), 256.0)
+class Strength(NamedTuple):
+    """How a level becomes the value of an operation: f is level / 10, and u a uniform draw.
+
+        core  = min(f * scale, limit), rounded down if `is_whole`
+        value = max(start + factor * core, lowest), where the factor is 1, -1 or a drawn sign
+
+    Attributes:
+        scale: The factor of f.
+        start: The value without a core. -0.0 also leaves a core of -0.0 as it is.
+        factor: 1.0 or -1.0; 0.0 for a drawn sign.
+        is_whole: Whether the core is rounded down to a whole number.
+        limit: The largest core.
+        lowest: The smallest value.
+    """
+
+    scale: float
+    start: float = -0.0
+    factor: float = 1.0
+    is_whole: bool = False
+    limit: float = np.inf
+    lowest: float = -np.inf
 
 
 _FACTORS = ("Color", "Contrast", "Brightness", "Sharpness")
-OPERATIONS: dict[str, tuple[str, Value]] = {
-    **{n: (n, lambda f, sign, u: 0.0 * f) for n in ("AutoContrast", "Equalize", "Invert")},
-    "Rotate": ("Rotate", lambda f, sign, u: sign * f * 30.0),
-    "Posterize": ("Posterize", lambda f, sign, u: np.floor(f * 4.0)),
-    "PosterizeIncreasing": ("Posterize", lambda f, sign, u: 4.0 - np.floor(f * 4.0)),
-    "PosterizeOriginal": ("Posterize", lambda f, sign, u: np.floor(f * 4.0) + 4.0),
-    "Solarize": ("Solarize", _solarize),
-    "SolarizeIncreasing": ("Solarize", lambda f, sign, u: 256.0 - _solarize(f, sign, u)),
-    "SolarizeAdd": ("SolarizeAdd", lambda f, sign, u: np.minimum(np.floor(f * 110.0), 128.0)),
-    **{n: (n, lambda f, sign, u: f * 1.8 + 0.1) for n in _FACTORS},
-    **{
-        f"{n}Increasing": (n, lambda f, sign, u: np.maximum(0.1, 1.0 + sign * (f * 0.9)))
-        for n in _FACTORS
-    },
-    **{n: (n, lambda f, sign, u: sign * f * 0.3) for n in ("ShearX", "ShearY")},
-    **{n: (n, lambda f, sign, u: sign * f * 0.45) for n in ("TranslateXRel", "TranslateYRel")},
-    "TranslateXRelMix": ("TranslateXRel", lambda f, sign, u: sign * f * 0.3),
-    "TranslateYRelMix": ("TranslateYRel", lambda f, sign, u: sign * f * 0.3),
-    "Desaturate": ("Color", lambda f, sign, u: 0.5 - 0.5 * np.clip(f, 0.0, 1.0)),
-    "GaussianBlur": ("GaussianBlur", lambda f, sign, u: 0.1 + 1.9 * np.clip(f, 0.0, 1.0)),
-    "GaussianBlurRand": (
-        "GaussianBlur",
-        lambda f, sign, u: 0.1 + u * (2.0 * np.clip(f, 0.0, 1.0) - 0.1),
-    ),
+OPERATIONS: dict[str, tuple[str, Strength]] = {
+    **{n: (n, Strength(0.0)) for n in ("AutoContrast", "Equalize", "Invert")},
+    "Rotate": ("Rotate", Strength(30.0, factor=0.0)),
+    "Posterize": ("Posterize", Strength(4.0, is_whole=True)),
+    "PosterizeIncreasing": ("Posterize", Strength(4.0, 4.0, -1.0, is_whole=True)),
+    "PosterizeOriginal": ("Posterize", Strength(4.0, 4.0, is_whole=True)),
+    "Solarize": ("Solarize", Strength(256.0, is_whole=True, limit=256.0)),
+    "SolarizeIncreasing": ("Solarize", Strength(256.0, 256.0, -1.0, is_whole=True, limit=256.0)),
+    "SolarizeAdd": ("SolarizeAdd", Strength(110.0, is_whole=True, limit=128.0)),
+    **{n: (n, Strength(1.8, 0.1)) for n in _FACTORS},
+    **{f"{n}Increasing": (n, Strength(0.9, 1.0, 0.0, lowest=0.1)) for n in _FACTORS},
+    **{n: (n, Strength(0.3, factor=0.0)) for n in ("ShearX", "ShearY")},
+    **{n: (n, Strength(0.45, factor=0.0)) for n in ("TranslateXRel", "TranslateYRel")},
+    "TranslateXRelMix": ("TranslateXRel", Strength(0.3, factor=0.0)),
+    "TranslateYRelMix": ("TranslateYRel", Strength(0.3, factor=0.0)),
+    "Desaturate": ("Color", Strength(0.5, 0.5, -1.0, limit=0.5)),
+    "GaussianBlur": ("GaussianBlur", Strength(1.9, 0.1, limit=1.9)),
+    "GaussianBlurRand": ("GaussianBlur", Strength(2.0, limit=2.0)),
 }
 """For each of timm's operations: its name in policy_ops.py, and how a level becomes its value.
 
 A level is 0 to 10, or to `mmax`. TranslateXRelMix and TranslateYRelMix are timm's TranslateXRel and
 TranslateYRel with the `translate_pct` of 0.3 that create_transform in
-timm/data/transforms_factory.py sets for augmix.
+timm/data/transforms_factory.py sets for augmix. GaussianBlurRand takes the value v, and blurs with
+0.1 + u * (v - 0.1), where u is a uniform draw.
 """
 
 

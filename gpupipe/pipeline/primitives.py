@@ -322,9 +322,8 @@ class Primitives(Protocol):
             index: The branch of each sample, integers (B,) from 0 to len(branches) - 1.
             branches: Each is called once with a `Primitives` of the samples that take the branch.
                 The arguments of its calls are still for the whole batch, (B, ...). A branch that
-                makes no call leaves its samples alone. If a step passes the same list several
-                times, an engine may use the calls of the first time, so these must not depend on
-                the samples that take the branch.
+                makes no call leaves its samples alone. Of augment.ColorBranches, an engine may read
+                what the branches are instead of calling them.
         """
 
     def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:

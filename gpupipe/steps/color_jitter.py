@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.augment import color_ops
+from gpupipe.augment.color_branches import ColorBranches
 from gpupipe.augment.color_step import ColorStep, FactorPair, apply_where
 from gpupipe.pipeline.geometry import draw_between
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
@@ -107,7 +108,8 @@ class ColorJitter(ColorStep):
 
     def lower_color(self, image: Primitives, p: Params) -> None:
         names = list(self._ranges)
-        branches = [partial(lower_adjustment, name=name, factor=p[name]) for name in names]
+        factors = np.array([p[name] for name in names])
+        branches = ColorBranches(tuple(f"adjust_{name}" for name in names), factors)
         if len(branches) == 1:
             branches[0](image)
             return

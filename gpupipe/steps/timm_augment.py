@@ -1,7 +1,8 @@
 """timm_augment: the policies that timm writes as strings, such as rand-m9-mstd0.5-inc1."""
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import field_validator
 
 from gpupipe.augment.policy import AugmentPolicy
-from gpupipe.augment.policy_ops import OPS
+from gpupipe.augment.policy_ops import OPS, op_numbers
 from gpupipe.augment.policy_tables import choose, to_arrays
 from gpupipe.augment.timm_policies import (
     MAX_LEVEL,
@@ -29,6 +30,9 @@ _DRAWS_PER_OP = 6
 level, one for its sign and one for its value.
 """
 _MAX_THRESHOLD = 255.0
+_SOLARIZE = OPS.index("Solarize")
+_RANDOM_BLUR = "GaussianBlurRand"
+"""The operation whose value is drawn beside its level."""
 
 
 class TimmAugment(AugmentPolicy):
@@ -173,18 +177,39 @@ def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> Sampled:
         `op`: int32, the index of each operation in augment.policy_ops.OPS.
         `value`: float64, the value of each operation: see policy_ops.
     """
-    op = np.zeros(index.shape, np.int32)
-    value = np.zeros(index.shape)
+    table = _make_table(tuple(names))
+    f = level / MAX_LEVEL
+    core = np.minimum(f * table.scale[index], table.limit[index])
+    np.floor(core, out=core, where=table.is_whole[index])
     sign = np.where(u[0] > 0.5, -1.0, 1.0)
-    for position, name in enumerate(names):
-        own, function = OPERATIONS[name]
-        is_drawn = index == position
-        op[is_drawn] = OPS.index(own)
-        values = function(np.broadcast_to(level, index.shape) / MAX_LEVEL, sign, u[1])
-        value = np.where(is_drawn, values, value)
+    factor = np.where(table.factor[index] == 0.0, sign, table.factor[index])
+    value = np.maximum(table.start[index] + factor * core, table.lowest[index])
+    if _RANDOM_BLUR in names:
+        is_random = index == names.index(_RANDOM_BLUR)
+        value = np.where(is_random, 0.1 + u[1] * (value - 0.1), value)
+    op = table.numbers[index]
     # torchvision refuses a threshold above 255, which no pixel reaches.
-    is_idle = (op == OPS.index("Solarize")) & (value > _MAX_THRESHOLD)
+    is_idle = (op == _SOLARIZE) & (value > _MAX_THRESHOLD)
     return {"op": np.where(is_idle, 0, op).astype(np.int32), "value": value}
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The columns of OPERATIONS for some operations: see Strength. `numbers` are those in OPS."""
+
+    numbers: NDArray[np.int32]
+    scale: Floats
+    start: Floats
+    factor: Floats
+    is_whole: NDArray[np.bool_]
+    limit: Floats
+    lowest: Floats
+
+
+@cache
+def _make_table(names: tuple[str, ...]) -> _Table:
+    owns, strengths = zip(*(OPERATIONS[name] for name in names), strict=True)
+    return _Table(op_numbers(owns), *map(np.array, zip(*strengths, strict=True)))
 
 
 def _by_draw(u: Floats, slots: int) -> Floats:

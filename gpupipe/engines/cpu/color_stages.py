@@ -1,7 +1,7 @@
 """The kernel of the extension `gpupipe._kernels` that changes colours: all changes in few passes.
 
 Successive operations on colours become one stage, whatever their order is in each sample. So the
-four switches of a color_jitter, in whose branches all four adjustments stand, are four columns:
+four switches of a color_jitter, whose ColorBranches are all four adjustments, are four columns:
 
     colors    (B, n)      the change of each sample, one after the other; 0 for none
     values    (B, n, 4)   the values of each change
@@ -27,6 +27,7 @@ from gpupipe.engines.cpu.compiled_kernels import STAGE_DTYPES, stage_kernel
 from gpupipe.engines.cpu.ops import Pixels, as_array
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Rule, Series, Stage, SwitchOp
 from gpupipe.engines.last_steps import VALUES
+from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension
 
 _TABLE = 1
@@ -60,8 +61,6 @@ _extension = find_extension()
 
 _Rows = NDArray[np.bool_]
 """Whether a change applies to each sample, (B,)."""
-_Choice = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""The change of each of n branches, (n,), 0 for none, and its values for each sample, (n, B, 4)."""
 
 
 @dataclass
@@ -73,14 +72,12 @@ class _Columns:
         colors: The columns: each an int64 array (B,).
         values: Their values: each a float64 array (B, 4).
         tables: The tables that changes name: arrays of uint8, (n, 256).
-        choices: The changes that the branches of switches make, by the id of the branches.
     """
 
     count: int
     colors: list[NDArray[np.int64]] = field(default_factory=list)
     values: list[NDArray[np.float64]] = field(default_factory=list)
     tables: list[NDArray[np.uint8]] = field(default_factory=list)
-    choices: dict[int, _Choice | None] = field(default_factory=dict)
 
     def add_all(self, changes: Iterable[ops.Op], rows: _Rows, position: int = 0) -> int:
         """Add operations for the samples in `rows`, the first of them to the column `position`.
@@ -90,37 +87,25 @@ class _Columns:
         """
         for op in changes:
             if isinstance(op, SwitchOp):
-                choice = self._find_choice(op)
-                if choice is not None:
-                    position += self._add_choice(op, choice, rows, position)
-                    continue
                 index = np.asarray(op.index)
                 branches = enumerate(op.branches)
                 ends = [self.add_all(b.ops, rows & (index == n), position) for n, b in branches]
                 position = max(ends, default=position)
                 continue
-            self._add(op, rows, position)
+            self._reserve(position)
+            if isinstance(op, ops.ChooseColorOp):
+                self._add_chosen(op, rows, position)
+            else:
+                self._add(op, rows, position)
             position += 1
         return position
 
-    def _find_choice(self, switch: SwitchOp) -> _Choice | None:
-        """Return the change that each branch makes; None if one makes several, or by a table."""
-        key = id(switch.branches)  # successive switches may share their branches
-        if key not in self.choices:
-            self.choices[key] = _make_choice(switch, self.count)
-        return self.choices[key]
-
-    def _add_choice(self, switch: SwitchOp, choice: _Choice, rows: _Rows, position: int) -> int:
-        """Add the change of each sample's branch; return how many columns it takes."""
-        colors, values = choice
-        if not colors.any():
-            return 0
-        self._reserve(position)
-        index = switch.index
-        np.copyto(self.colors[position], colors[index], where=rows)
-        chosen = values[index, np.arange(self.count)]
-        np.copyto(self.values[position], chosen, where=rows[:, None])
-        return 1
+    def _add_chosen(self, op: ops.ChooseColorOp, rows: _Rows, position: int) -> None:
+        known = _find_numbers(op)
+        numbers = np.array([known.get(name, 0) for name in op.names])
+        np.copyto(self.colors[position], numbers[op.index], where=rows)
+        chosen = op.values[op.index, np.arange(self.count)]
+        np.copyto(self.values[position][:, 0], chosen, where=rows)
 
     def _reserve(self, position: int) -> None:
         while len(self.colors) <= position:
@@ -128,7 +113,6 @@ class _Columns:
             self.values.append(np.zeros((self.count, _NUM_VALUES)))
 
     def _add(self, op: ops.Op, rows: _Rows, position: int) -> None:
-        self._reserve(position)
         values = self.values[position]
         if isinstance(op, ops.ColorMatrixOp):
             color = _find_matrix(op)
@@ -143,28 +127,6 @@ class _Columns:
                 given = np.concatenate([v.reshape(self.count, -1) for v in op.values], -1)
                 values[rows, : given.shape[1]] = given[rows]
         self.colors[position][rows] = color
-
-
-def _make_choice(switch: SwitchOp, count: int) -> _Choice | None:
-    """Return the change that each branch makes, if each makes at most one, and none by a table."""
-    colors = np.zeros(len(switch.branches), np.int64)
-    values = np.zeros((len(switch.branches), count, _NUM_VALUES))
-    for n, branch in enumerate(switch.branches):
-        match branch.ops:
-            case []:
-                pass
-            case [ops.ColorMatrixOp() as op]:
-                colors[n] = _find_matrix(op) or 0
-            case [ops.ColorOp(name=name) as op] if name in _find_numbers(op):
-                colors[n] = _find_numbers(op)[name]
-                first = 0
-                for given in op.values:
-                    columns = given.reshape(count, -1)
-                    values[n, :, first : first + columns.shape[1]] = columns
-                    first += columns.shape[1]
-            case _:
-                return None
-    return colors, values
 
 
 def _find_numbers(op: ops.Op) -> dict[str, int]:
@@ -214,6 +176,8 @@ def _accepts(op: ops.Op, keeps_channels: bool = False) -> bool:
     if op.spec.dtype not in STAGE_DTYPES or op.spec.channels not in (1, 3):
         return False
     match op:
+        case ops.ChooseColorOp():
+            return True
         case ops.ColorOp(name=name):
             has_table = op.spec.dtype == "uint8" and COLOR_OPS[name].is_pointwise
             return name in _find_numbers(op) or has_table
@@ -223,6 +187,13 @@ def _accepts(op: ops.Op, keeps_channels: bool = False) -> bool:
         case SwitchOp(branches=branches):
             return all(_accepts(part, True) for branch in branches for part in branch.ops)
     return False
+
+
+def can_choose(names: Iterable[str], spec: Spec) -> bool:
+    """Return whether the kernel takes a ChooseColorOp of these functions on images of `spec`."""
+    known = OF_FLOATS if spec.dtype == "float32" else COLORS
+    is_image = spec.dtype in STAGE_DTYPES and spec.channels in (1, 3)
+    return _extension is not None and is_image and all(not n or n in known for n in names)
 
 
 def _create_stage(changes: Sequence[ops.Op]) -> Stage:
@@ -238,7 +209,9 @@ def _count_rows(changes: Iterable[ops.Op]) -> int:
     """Return the number of samples; 1 if no parameter differs between samples."""
     for op in changes:
         match op:
-            case ops.ColorMatrixOp(matrices=rows) | SwitchOp(index=rows):
+            case ops.ColorMatrixOp(matrices=rows):
+                return len(rows)
+            case SwitchOp(index=rows) | ops.ChooseColorOp(index=rows):
                 return len(rows)
             case ops.ColorOp(values=[rows, *_]):
                 return len(rows)
@@ -276,8 +249,11 @@ def _has_formula(op: ops.ColorOp) -> bool:
     return function.reference is None and function.formula is not None
 
 
+_KINDS = ops.ColorOp, ops.ChooseColorOp, ops.ColorMatrixOp, SwitchOp
+
+
 def create_rules() -> list[Rule]:
     """Return the rule of the kernel; [] if the extension is not built, or is off."""
     if _extension is None:
         return []
-    return [Rule((Series((ops.ColorOp, ops.ColorMatrixOp, SwitchOp), _accepts),), _bind)]
+    return [Rule((Series(_KINDS, _accepts),), _bind)]

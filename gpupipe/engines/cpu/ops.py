@@ -229,6 +229,19 @@ class ColorOp(Op):
 
 
 @dataclass(frozen=True)
+class ChooseColorOp(Op):
+    """Runs one of several color functions on each sample: `names[index[row]]`; "" runs none.
+
+    `values`, (functions, B), has the number of each function for each sample. Only kernels.color
+    runs this operation.
+    """
+
+    names: tuple[str, ...]
+    values: NDArray[np.float64]
+    index: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class ToDtypeOp(Op):
     dtype: str
     scale: bool

@@ -17,10 +17,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpupipe.augment.color_branches import ColorBranches
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.augment.elastic import Elastic
 from gpupipe.decoders.chain import DecodeOptions
-from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu import color_stages, ops
 from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.joined_buffers import Output
 from gpupipe.engines.cpu.ops import Array, in_indices
@@ -70,13 +71,11 @@ class Tracer:
         self._rules = rules
         self._cut = 0
         self.present = np.ones(self._count, bool) if present is None else present
-        self._color_branches: tuple[Sequence[Callable[[Tracer], None]], list[Program]] | None = None
-        """The branches of the step's last switch, and their programs, if all are colour changes."""
 
     def begin_step(self, step: str, spec: Spec) -> None:
         """Set the step that makes the following calls, and the spec of its input."""
         self.step, self.spec = step, spec
-        self._canonical, self._color_branches = None, None
+        self._canonical = None
 
     @property
     def width_height(self) -> NDArray[np.float64]:
@@ -183,10 +182,10 @@ class Tracer:
 
     def switch(self, index: ArrayLike, branches: Sequence[Callable[[Tracer], None]]) -> None:
         chosen = np.asarray(index)
-        if self._color_branches is not None and self._color_branches[0] is branches:
-            # The four switches of color_jitter have the same four branches.
-            programs = self._color_branches[1]
-            self.ops.append(SwitchOp(*self._origin, programs, chosen.astype(np.int64)))
+        if isinstance(branches, ColorBranches) and color_stages.can_choose(
+            branches.names, self._origin[1]
+        ):
+            self._choose_color(branches, chosen.astype(np.int64))
             return
         parts = [self._trace_branch(branch, chosen == n) for n, branch in enumerate(branches)]
         match [part.ops for part in parts]:
@@ -201,30 +200,24 @@ class Tracer:
                 self.size = windows[:, 2:].astype(np.float64)
                 return
         programs = [part.program() for part in parts]
-        if all(isinstance(op, ops.ColorOp) for part in parts for op in part.ops):
-            self._color_branches = branches, programs
-        self.ops.append(self._join_colors(programs, chosen.astype(np.int64)))
+        self.ops.append(SwitchOp(*self._origin, programs, chosen.astype(np.int64)))
         size = self.size
         for n, part in enumerate(parts):
             if part.size is not self.size:
                 size = np.where((chosen == n)[:, None], part.size, size)
         self.size = size
 
-    def _join_colors(self, programs: Sequence[Program], index: NDArray[np.int64]) -> SwitchOp:
-        """Return a switch in which the branches of one change of a colour each are one branch.
-
-        One kernel runs them, where each branch beside others would have a kernel of its own.
-        """
-        are_colors = np.array([[type(op) for op in p.ops] == [ops.ColorOp] for p in programs])
-        others = [p for p, is_color in zip(programs, are_colors, strict=True) if not is_color]
-        if not any(program.ops for program in others) or len(programs) - len(others) < 2:
-            return SwitchOp(*self._origin, programs, index)
-        colors = [p for p, is_color in zip(programs, are_colors, strict=True) if is_color]
-        of_colors = np.maximum(np.cumsum(are_colors) - 1, 0)
-        inner = SwitchOp(*self._origin, colors, of_colors[index])
-        of_others = np.where(are_colors, len(others), np.cumsum(~are_colors) - 1)
-        joined = Program([inner], self._rules)
-        return SwitchOp(*self._origin, [*others, joined], of_others[index])
+    def _choose_color(self, branches: ColorBranches, index: NDArray[np.int64]) -> None:
+        """Record a switch whose changes of colours are one operation, whatever their number."""
+        colors = ops.ChooseColorOp(*self._origin, branches.names, branches.values, index)
+        if not branches.others:
+            self.ops.append(colors)
+            return
+        others = [self._trace_branch(branches[n], index == n) for n in branches.others]
+        branch = np.full(len(branches), len(others))
+        branch[[*branches.others]] = np.arange(len(others))
+        programs = [*(other.program() for other in others), Program([colors], self._rules)]
+        self.ops.append(SwitchOp(*self._origin, programs, branch[index]))
 
     def blend(self, branches: Sequence[Callable[[Tracer], None]], weights: ArrayLike) -> None:
         everywhere = np.ones(self._count, bool)

@@ -137,8 +137,9 @@ def _find_whole(op: ops.Op, count: int) -> NDArray[np.bool_] | None:
     if isinstance(op, ops.ColorMatrixOp):
         return np.zeros(count, bool)
     if isinstance(op, ops.ColorOp):
-        is_pointwise = op.name in _OF_ONE_PIXEL or COLOR_OPS[op.name].is_pointwise
-        return np.full(count, not is_pointwise)
+        return np.full(count, not _is_of_one_pixel(op.name))
+    if isinstance(op, ops.ChooseColorOp):
+        return np.array([not _is_of_one_pixel(name) for name in op.names])[op.index]
     if not isinstance(op, SwitchOp):
         return None
     is_whole = np.zeros(count, bool)
@@ -149,6 +150,10 @@ def _find_whole(op: ops.Op, count: int) -> NDArray[np.bool_] | None:
                 return None
             is_whole |= needs_whole & (op.index == n)
     return is_whole
+
+
+def _is_of_one_pixel(name: str) -> bool:
+    return not name or name in _OF_ONE_PIXEL or COLOR_OPS[name].is_pointwise
 
 
 def _find_edges(crop: ops.CropOp) -> tuple[_Corner, _Corner]:

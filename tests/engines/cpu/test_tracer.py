@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from gpupipe.engines.cpu import ops
+from gpupipe.augment.color_branches import ColorBranches
+from gpupipe.engines.cpu import color_stages, ops
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import as_tensor
 from gpupipe.engines.cpu.program import Rules, SwitchOp
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import NoLoweringError, Spec
@@ -94,57 +92,15 @@ def test_what_no_kernel_runs_is_refused(tracer: Tracer) -> None:
         other.program().check()
 
 
-def test_a_list_of_color_changes_that_switches_share_is_traced_once(tracer: Tracer) -> None:
-    calls: list[str] = []
-
-    def change(name: str, part: Tracer) -> None:
-        calls.append(name)
-        part.color(f"adjust_{name}", np.array([0.5, 1.5, 2.0]))
-
-    branches = [partial(change, name) for name in ("brightness", "contrast")]
-    for index in ([0, 1, 0], [1, 0, 1]):
-        tracer.switch(np.array(index), branches)
-    assert calls == ["brightness", "contrast"]
-    first, second = (op for op in tracer.ops if isinstance(op, SwitchOp))
-    assert (first.index.tolist(), second.index.tolist()) == ([0, 1, 0], [1, 0, 1])
-    assert first.branches is second.branches
-    tracer.begin_step("2 step", tracer.spec)
-    tracer.switch(np.zeros(3, int), branches)
-    assert calls == ["brightness", "contrast"] * 2, "the changes name another step"
-
-
-def test_a_list_of_branches_that_change_sizes_is_traced_each_time(tracer: Tracer) -> None:
-    def halve(part: Tracer) -> None:
-        part.resize(part.size // 2, "bilinear", True)
-
-    branches = [halve, lambda part: None]
-    for _ in range(2):
-        tracer.switch(np.array([0, 1, 0]), branches)
-    assert tracer.size.tolist() == [[2, 5], [30, 40], [12, 15]]
-
-
-def test_changes_of_colours_beside_other_branches_are_one_branch() -> None:
-    spec, image = Spec.of_image(3), np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
-    changes = [("invert",), ("posterize", np.arange(1, 6))]
-    branches: list[Any] = [
-        lambda part: None,
-        lambda part: part.color(*changes[0]),
-        lambda part: part.transpose(),
-        lambda part: part.color(*changes[1]),
-        lambda part: part.crop((1, 2), (2, 3)),
-    ]
-    index = [3, 0, 4, 2, 1]
-    tracer = Tracer([(4, 5)] * 5, find_rules(), spec)
-    tracer.switch(np.array(index), branches)
+def test_changes_of_colours_are_one_operation_beside_other_branches(tracer: Tracer) -> None:
+    if color_stages.create_rules() == []:
+        pytest.skip("without the extension, each change is a branch")
+    names, other = ("", "invert", "", "posterize"), {2: lambda part: part.transpose()}
+    tracer.switch(np.array([3, 2, 1]), ColorBranches(names, np.full((4, 3), 5.5), other))
     (switch,) = tracer.ops
     assert isinstance(switch, SwitchOp)
-    assert switch.index.tolist() == [3, 0, 2, 1, 3]
-    (inner,) = switch.branches[3].ops
-    assert isinstance(inner, SwitchOp)
-    assert [inner.index[0], inner.index[4]] == [1, 0]
-    program = tracer.program()
-    for row, branch in enumerate(index):
-        alone = Tracer([(4, 5)] * 5, find_rules(), spec)
-        branches[branch](alone)
-        found, expected = program.run(image, row), alone.program().run(image, row)
-        assert torch.equal(as_tensor(found), as_tensor(expected)), branch
+    assert switch.index.tolist() == [1, 0, 1]
+    (choice,) = switch.branches[1].ops
+    assert isinstance(choice, ops.ChooseColorOp)
+    assert choice.index.tolist() == [3, 2, 1]
+    assert choice.values.tolist() == [[0] * 3, [0] * 3, [0] * 3, [5] * 3]
