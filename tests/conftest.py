@@ -117,6 +117,14 @@ def forked_executable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", forked_python.executable())
 
 
+@pytest.fixture
+def forked_workers() -> Iterator[None]:
+    """What multiprocessing spawns is such a fork, and so is a fork server that the test starts."""
+    multiprocessing.set_executable(forked_python.executable())
+    yield
+    multiprocessing.set_executable(sys.executable)
+
+
 @pytest.fixture(scope="session")
 def photos() -> Path:
     """Real photographs, a folder a class: $GPUPIPE_PHOTOS, else those of helpers/photographs.py."""

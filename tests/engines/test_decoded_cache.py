@@ -65,6 +65,7 @@ def test_pixels_are_the_same_to_the_bit(few_photos: Path, engine: str, pipeline:
     assert are_equal(epochs_of(open_loader(few_photos, engine, pipeline, MEMORY), 2), plain)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e not in QUICK])
 @pytest.mark.parametrize("cache", [MEMORY, DISK], ids=str)
 def test_workers_share_it(few_photos: Path, engine: str, cache: Any) -> None:

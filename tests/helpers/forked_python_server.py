@@ -73,7 +73,10 @@ def _serve(listener: socket.socket) -> list[str]:
         watched: list[int | socket.socket] = [*programs] if is_ending else [*programs, listener, 0]
         watched += [p.connection for p in programs.values() if not p.is_killed]
         ready = select.select(watched, [], [])[0]
-        is_ending = is_ending or 0 in ready
+        if 0 in ready:
+            is_ending = True
+            for program in programs.values():  # a fork server of multiprocessing is still there
+                program.kill()
         for descriptor, program in list(programs.items()):
             if descriptor in ready:
                 program.report_end()

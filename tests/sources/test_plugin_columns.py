@@ -85,6 +85,7 @@ def load_config(config: dict[str, Any], **options: Any) -> gpupipe.Loader:
     return gpupipe.load(config, **{"device": "cpu", "batch_size": 5, "ids": True} | options)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("options", [*ENGINES, PICKLED], ids=str)
 def test_images_in_a_database_are_the_same_as_in_files(
     files: Path, database: Path, options: dict[str, Any]

@@ -65,6 +65,7 @@ def _forked_suspects(request: pytest.FixtureRequest) -> None:
     """Suspects are tried in a fork of a Python that has imported torch, but for one test."""
     if "spawn" not in request.node.name:
         request.getfixturevalue("forked_executable")
+        request.getfixturevalue("forked_workers")
 
 
 @pytest.fixture

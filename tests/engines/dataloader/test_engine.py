@@ -41,6 +41,7 @@ def test_any_number_of_workers_delivers_the_same(
         )
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_any_start_method_delivers_the_same_and_leaves_nothing_behind(
     faces: Path, epochs: list[list[dict[str, torch.Tensor]]], method: str
