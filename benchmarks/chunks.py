@@ -65,11 +65,11 @@ def hdf5(name: str, array: str, **options: Any) -> Callable[[Path], Iterable[Any
     return build
 
 
-def cached(ending: str, **data: Any) -> Callable[[Path], Iterable[Any]]:
-    """Shards in the growing cache, which has all of them."""
+def cached(ending: str, folder: str, **data: Any) -> Callable[[Path], Iterable[Any]]:
+    """Shards in the growing cache in `folder`, which has all of them."""
 
     def build(root: Path) -> Iterable[Any]:
-        cache = {"dir": str(root / f"cache-{ending}"), "max_bytes": "4GB", "epoch": "full"}
+        cache = {"dir": str(root / folder), "max_bytes": "4GB", "epoch": "full"}
         url = f"file://{root}/shards-{ending}"
         return _gpupipe(source="remote", url=url, shards="*.*", cache=cache, **data)
 
@@ -116,7 +116,6 @@ def data_loader(array: str) -> Callable[[Path], Iterable[Any]]:
     return build
 
 
-_OF_NPY_SHARDS = {"options": {"rows": True, "field": "image"}}
 _CHUNKS = {"order": "chunks", "buffer": _BUFFER, "chunk_cache": _CACHE}
 CONTESTANTS: dict[str, Callable[[Path], Iterable[Any]]] = {
     "npy": npy,
@@ -124,11 +123,21 @@ CONTESTANTS: dict[str, Callable[[Path], Iterable[Any]]] = {
     "zarr, not compressed": zarr,
     "hdf5, contiguous, a busy thread": hdf5("raw.h5", "contiguous"),
     "zarr, not compressed, a busy thread": zarr,
-    "npy, cached, a busy thread": cached("npy", shard_format="numpy", **_OF_NPY_SHARDS),
+    "npy, cached, a busy thread": cached(
+        "npy", "cache-npy", shard_format="numpy", options={"rows": True, "field": "image"}
+    ),
     "hdf5, cached, a busy thread": cached(
-        "h5", shard_format="hdf5", fields={"image": "contiguous"}, label=None
+        "h5", "cache-h5", shard_format="hdf5", fields={"image": "contiguous"}, label=None
     ),
     "hdf5, chunks of 16, order: chunks": hdf5("images.h5", "sixteen", layout="HWC", **_CHUNKS),
+    "hdf5, cached, chunks of 16, order: chunks": cached(
+        "h5",
+        "cache-chunks",
+        shard_format="hdf5",
+        fields={"image": "sixteen"},
+        label=None,
+        options={"layout": "HWC", **_CHUNKS},
+    ),
     "hdf5, chunks of 16": hdf5("images.h5", "sixteen", layout="HWC", chunk_cache=_CACHE),
     "hdf5, chunks of 1": hdf5("images.h5", "one", layout="HWC"),
     "DataLoader, chunks of 16": data_loader("sixteen"),
@@ -206,22 +215,25 @@ def make(arguments: argparse.Namespace) -> None:
         overwrite=True,
     )
     store[:] = raw
-    count = 4 * arguments.samples
     with h5py.File(root / "images.h5", "w") as file:
-        options = {"shape": (count, *IMAGE), "dtype": "u1", "compression": "gzip"}
-        sixteen = file.create_dataset("sixteen", chunks=(16, *IMAGE), **options)
-        single = file.create_dataset("one", chunks=(1, *IMAGE), **options)
-        for begin in range(0, count, 16):
-            # Large shapes with some noise, of which gzip leaves a half.
-            coarse = rng.integers(0, 60, (16, 8, 8, 3), np.uint8) * 4
-            images = coarse.repeat(16, 1).repeat(16, 2)
-            images += rng.integers(0, 3, images.shape, np.uint8)
-            sixteen[begin : begin + 16] = single[begin : begin + 16] = images
+        write_images(file, 4 * arguments.samples, rng)
     (root / "done").touch()
 
 
+def write_images(file: Any, count: int, rng: np.random.Generator) -> None:
+    """Write images with gzip: large shapes with some noise, of which it leaves a half."""
+    options = {"shape": (count, *IMAGE), "dtype": "u1", "compression": "gzip"}
+    sixteen = file.create_dataset("sixteen", chunks=(16, *IMAGE), **options)
+    single = file.create_dataset("one", chunks=(1, *IMAGE), **options)
+    for begin in range(0, count, 16):
+        coarse = rng.integers(0, 60, (16, 8, 8, 3), np.uint8) * 4
+        images = coarse.repeat(16, 1).repeat(16, 2)
+        images += rng.integers(0, 3, images.shape, np.uint8)
+        sixteen[begin : begin + 16] = single[begin : begin + 16] = images
+
+
 def make_shards(root: Path, samples: int) -> None:
-    """Write the raw samples of 8 shards as .npy and as HDF5, and fill a cache with each."""
+    """Write 8 shards of raw samples as .npy and as HDF5, this one with images, and fill caches."""
     if (root / "filled").exists():
         return
     import h5py
@@ -234,6 +246,7 @@ def make_shards(root: Path, samples: int) -> None:
         np.save(root / f"shards-npy/{n}.npy", raw)
         with h5py.File(root / f"shards-h5/{n}.h5", "w") as file:
             file["contiguous"] = raw
+            write_images(file, 4 * samples // _SHARDS, rng)
     for name, build in CONTESTANTS.items():
         if "cached" in name:
             sum(1 for _ in build(root))
