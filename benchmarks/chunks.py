@@ -129,6 +129,9 @@ CONTESTANTS: dict[str, Callable[[Path], Iterable[Any]]] = {
     "hdf5, cached, a busy thread": cached(
         "h5", "cache-h5", shard_format="hdf5", fields={"image": "contiguous"}, label=None
     ),
+    "zarr, cached, a busy thread": cached(
+        "zip", "cache-zip", shard_format="zarr", fields={"image": "/"}, label=None
+    ),
     "hdf5, chunks of 16, order: chunks": hdf5("images.h5", "sixteen", layout="HWC", **_CHUNKS),
     "hdf5, cached, chunks of 16, order: chunks": cached(
         "h5",
@@ -197,7 +200,6 @@ def make(arguments: argparse.Namespace) -> None:
     if (root / "done").exists():
         return
     import h5py
-    import zarr as zarr_package
 
     root.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -205,16 +207,7 @@ def make(arguments: argparse.Namespace) -> None:
     np.save(root / "raw.npy", raw)
     with h5py.File(root / "raw.h5", "w") as file:
         file["contiguous"] = raw
-    store = zarr_package.create_array(
-        root / "raw.zarr",
-        shape=raw.shape,
-        dtype=raw.dtype,
-        chunks=(1, *RAW),
-        shards=(32, *RAW),
-        compressors=None,
-        overwrite=True,
-    )
-    store[:] = raw
+    write_zarr(root / "raw.zarr", raw)
     with h5py.File(root / "images.h5", "w") as file:
         write_images(file, 4 * arguments.samples, rng)
     (root / "done").touch()
@@ -232,18 +225,29 @@ def write_images(file: Any, count: int, rng: np.random.Generator) -> None:
         sixteen[begin : begin + 16] = single[begin : begin + 16] = images
 
 
+def write_zarr(store: Any, raw: Any) -> None:
+    """Write raw samples to a Zarr array, in shards and without compression."""
+    import zarr as zarr_package
+
+    options = {"chunks": (1, *RAW), "shards": (32, *RAW), "compressors": None, "overwrite": True}
+    zarr_package.create_array(store, shape=raw.shape, dtype=raw.dtype, **options)[:] = raw
+
+
 def make_shards(root: Path, samples: int) -> None:
-    """Write 8 shards of raw samples as .npy and as HDF5, this one with images, and fill caches."""
+    """Write 8 shards of raw samples in each format, the HDF5 with images too, and fill caches."""
     if (root / "filled").exists():
         return
     import h5py
+    from zarr.storage import ZipStore
 
-    for ending in ("npy", "h5"):
+    for ending in ("npy", "h5", "zip"):
         (root / f"shards-{ending}").mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
     for n in range(_SHARDS):
         raw = rng.random((samples // _SHARDS, *RAW), dtype=np.float32)
         np.save(root / f"shards-npy/{n}.npy", raw)
+        with ZipStore(root / f"shards-zip/{n}.zarr.zip", mode="w") as store:
+            write_zarr(store, raw)
         with h5py.File(root / f"shards-h5/{n}.h5", "w") as file:
             file["contiguous"] = raw
             write_images(file, 4 * samples // _SHARDS, rng)
