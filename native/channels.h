@@ -36,20 +36,6 @@ void reverse_few(const uint8_t* pixels, uint8_t* to, int width) {
     std::memcpy(to + n * kSize, pixels + (width - 1 - n) * kSize, kSize);
 }
 
-// Pixels of one or four bytes, eight bytes at a time.
-template <int kSize>
-void reverse_eight(const uint8_t* pixels, uint8_t* to, int width) {
-  constexpr int kCount = 8 / kSize;
-  int n = 0;
-  for (; n + kCount <= width; n += kCount) {
-    uint64_t bytes;
-    std::memcpy(&bytes, pixels + (width - kCount - n) * kSize, 8);
-    bytes = kSize == 1 ? __builtin_bswap64(bytes) : bytes << 32 | bytes >> 32;
-    std::memcpy(to + n * kSize, &bytes, 8);
-  }
-  for (; n < width; ++n) std::memcpy(to + n * kSize, pixels + (width - 1 - n) * kSize, kSize);
-}
-
 // Takes pixels of values of 1 or 4 bytes apart; the last pixel comes first if `is_reversed`.
 inline void split_row(const Variant& variant, const uint8_t* pixels, uint8_t* const planes[],
                       int channels, int item_size, int width, bool is_reversed) {
@@ -89,13 +75,10 @@ inline void merge_row(const Variant& variant, const uint8_t* const planes[], uin
 // Copies pixels of a size in bytes, the last one first.
 inline void reverse_row(const Variant& variant, const uint8_t* pixels, uint8_t* to, int size,
                         int width) {
-  if (size == 1) reverse_eight<1>(pixels, to, width);
+  if (size == 1) variant.color->reverse(pixels, to, width);
   if (size == 2) reverse_few<2>(pixels, to, width);
   if (size == 3) variant.reverse(pixels, to, width);
-  if (size == 4) reverse_eight<4>(pixels, to, width);
-  if (size == 8) reverse_few<8>(pixels, to, width);
-  if (size == 12) reverse_few<12>(pixels, to, width);
-  if (size == 16) reverse_few<16>(pixels, to, width);
+  if (size >= 4) variant.floats->reverse(pixels, to, size / 4, width);
 }
 
 }  // namespace gpupipe

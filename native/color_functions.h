@@ -21,6 +21,10 @@ COLOR_TARGET uint32_t sum_levels(const uint8_t* levels, int count) {
   return color::sum_levels(levels, count);
 }
 
+COLOR_TARGET void reverse_levels(const uint8_t* from, uint8_t* to, int count) {
+  color::reverse(from, to, count);
+}
+
 template <typename Value>
 COLOR_TARGET void sharpen(const Value* const rows[3], Value* values, int count, int step,
                           float change) {
@@ -40,6 +44,6 @@ COLOR_TARGET void blur_row(const float* from, const float* weights, int half, in
 }
 
 #define FILTERS(Value) {sharpen<Value>, blur_column<Value>, blur_row<Value>}
-#define COLOR_VARIANT                                                                 \
-  {look_up,       split,    merge,      compute_gray,     adjust_saturation, adjust_hue, \
-   find_extremes, sum_luma, sum_levels, FILTERS(uint8_t), FILTERS(float)}
+#define COLOR_VARIANT                                                                     \
+  {look_up,       split,    merge,      compute_gray,   adjust_saturation, adjust_hue,     \
+   find_extremes, sum_luma, sum_levels, reverse_levels, FILTERS(uint8_t),  FILTERS(float)}

@@ -152,4 +152,8 @@ COLOR_INLINE void look_up_each(const uint8_t* from, uint8_t* to, int64_t begin, 
   for (int64_t n = begin; n < count; ++n) to[n] = table[from[n]];
 }
 
+COLOR_INLINE void reverse(const uint8_t* from, uint8_t* to, int count) {
+  for (int n = 0; n < count; ++n) to[n] = from[count - 1 - n];
+}
+
 }  // namespace gpupipe::color

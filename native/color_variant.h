@@ -57,6 +57,9 @@ struct ColorVariant {
   // Sums at most 2^24 levels.
   uint32_t (*sum_levels)(const uint8_t* levels, int count);
 
+  // Copies levels, the last one first.
+  void (*reverse)(const uint8_t* from, uint8_t* to, int count);
+
   Filters<uint8_t> of_levels;
   Filters<float> of_floats;
 };

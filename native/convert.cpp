@@ -45,9 +45,8 @@ class DeliverStage : public OutputStage {
       } else if (image.num_changes) {
         run_float_changes(*variant_.floats, image, from, changed, nullptr);
         pixels = changed.pixels, plane = changed.plane;
-      } else if ((flips_x || flips_y) && !plane && n + kAhead < slot.height) {
-        // Processors fetch ahead only what is read in order.
-        fetch(image.row(flips_y ? from - kAhead : n + kAhead), image.row_size());
+      } else if (flips_x || flips_y) {
+        fetch_row(image, flips_y ? from - kRowsAhead : from + kRowsAhead);
       }
       if (plane) write_planes(pixels, image, plane, flips_x, slot, rows, n);
       else slot.write_pixels(variant_, pixels, rows, n, flips_x);
@@ -55,12 +54,6 @@ class DeliverStage : public OutputStage {
   }
 
  private:
-  static constexpr int kAhead = 16;  // rows
-
-  static void fetch(const uint8_t* bytes, int64_t count) {
-    for (int64_t n = 0; n < count; n += 64) __builtin_prefetch(bytes + n, 0, 2);
-  }
-
   void write_planes(const uint8_t* first, const Image& image, int64_t plane, bool flips_x,
                     const Slot& slot, const Rows& rows, int row) const {
     const uint8_t* planes[kMaxChannels];

@@ -41,25 +41,4 @@ ELEMENTARY_INLINE float log_of(float value) {
   return exponent * 0.69314718f + y;
 }
 
-// The exponential function, by the polynomial of Cephes' expf (Moshier). What is below the normal
-// numbers becomes 0.
-ELEMENTARY_INLINE float exp_of(float value) {
-  const float low = -87.3f, high = 88.7f;
-  const float x = value < low ? low : value > high ? high : value;
-  const float shift = 12582912.0f;  // 1.5 * 2^23: floats of that size are integers
-  const float exponent = (x * 1.44269504f + shift) - shift;
-  const float r = (x - exponent * 0.693359375f) + exponent * 2.12194440e-4f;
-  float y = 1.9875691500e-4f;
-  y = y * r + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * (r * r) + r + 1.0f;
-  // In two factors: 2^128 is no number.
-  const int32_t whole = int32_t(exponent), half = whole >> 1;
-  const float scaled = y * to_float((half + 127) << 23) * to_float((whole - half + 127) << 23);
-  return value < low ? 0.0f : scaled;
-}
-
 }  // namespace gpupipe

@@ -19,16 +19,23 @@ class EraseStage : public Stage {
     return true;
   }
 
+  bool takes_planes() const override { return true; }
+
   bool run(int row, Image* image, Arena& arena) const override {
-    if (!image->channels || image->pixel_size() != size_) return false;
+    if (!image->channels || image->channels * image->item_size != size_) return false;
     const int64_t* const w = windows_[row];
     if (w[2] == 0 || w[3] == 0) return true;
     if (!windows_.is_inside(row, image->height, image->width)) return false;
     make_writable(image, arena);
-    uint8_t* const first = image->row(w[0]) + w[1] * size_;
-    for (int64_t n = 0; n < w[3]; ++n) std::memcpy(first + n * size_, value_, size_t(size_));
-    for (int64_t n = 1; n < w[2]; ++n)
-      std::memcpy(first + n * image->stride, first, size_t(w[3] * size_));
+    const int pixel = image->pixel_size();
+    for (int k = 0; k < image->pieces(); ++k) {
+      const Image piece = image->piece(k);
+      uint8_t* const first = piece.row(w[0]) + w[1] * pixel;
+      for (int64_t n = 0; n < w[3]; ++n)
+        std::memcpy(first + n * pixel, value_ + k * image->item_size, size_t(pixel));
+      for (int64_t n = 1; n < w[2]; ++n)
+        std::memcpy(first + n * piece.stride, first, size_t(w[3] * pixel));
+    }
     return true;
   }
 

@@ -2,6 +2,8 @@
 #if defined(__x86_64__)
 
 #include "avx2.h"
+
+#define FLOAT_INLINE AVX2_INLINE
 #include "float_colors.h"
 
 namespace gpupipe {
@@ -25,6 +27,45 @@ AVX2 void stream(const float* from, float* to, int64_t count) {
 namespace {
 
 using avx2::stream;
+
+// Two pixels of three or four channels.
+struct Few {
+  AVX2_INLINE static __m256 load(const uint8_t* pixels, const int32_t* at) {
+    const auto find = [=](int n) { return reinterpret_cast<const float*>(pixels + at[n]); };
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(find(0))),
+                                _mm_loadu_ps(find(1)), 1);
+  }
+
+  // The two values, each four times.
+  AVX2_INLINE static __m256 spread(const float* values) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_broadcast_ss(values)),
+                                _mm_broadcast_ss(values + 1), 1);
+  }
+
+  AVX2_INLINE static __m256 blend(__m256 a, __m256 b, __m256 part) {
+    return _mm256_add_ps(a, _mm256_mul_ps(_mm256_sub_ps(b, a), part));
+  }
+
+  // Writes up to two values more.
+  template <int kCount>
+  AVX2_INLINE static int warp(const Image& s, const floats::Points& points, int count,
+                              float* to) {
+    if (kCount < 3) return 0;
+    constexpr int kStep = kCount * int(sizeof(float));
+    const uint8_t *const above = s.pixels, *const below = above + s.stride;
+    const __m256i order = _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 7, 7);
+    int n = 0;
+    for (; n + 2 <= count; n += 2) {
+      const int32_t* const at = points.offset + n;
+      const __m256 x = spread(points.x + n), y = spread(points.y + n);
+      const __m256 value = blend(blend(load(above, at), load(above + kStep, at), x),
+                                 blend(load(below, at), load(below + kStep, at), x), y);
+      _mm256_storeu_ps(to + n * kCount,
+                       kCount == 3 ? _mm256_permutevar8x32_ps(value, order) : value);
+    }
+    return n;
+  }
+};
 
 #define FLOAT_TARGET AVX2
 #include "float_functions.h"

@@ -8,6 +8,13 @@ void stream(const float* from, float* to, int64_t count) {
   std::memcpy(to, from, size_t(count) * sizeof(float));
 }
 
+struct Few {
+  template <int kCount>
+  static int warp(const Image&, const floats::Points&, int, float*) {
+    return 0;
+  }
+};
+
 #define FLOAT_TARGET
 #include "float_functions.h"
 

@@ -7,6 +7,7 @@ namespace gpupipe {
 
 void run_float_changes(const FloatVariant& variant, const Image& image, int row, const Image& to,
                        FloatStatistics* statistics) {
+  if (image.plane && !image.is_writable) fetch_row(image, row + kRowsAhead);
   const auto find = [](const Image& of, int n) { return reinterpret_cast<float*>(of.row(n)); };
   const auto find_plane = [](const Image& of) { return of.plane / int64_t{sizeof(float)}; };
   float *const from = find(image, row), *const target = to.pixels ? find(to, row) : nullptr;

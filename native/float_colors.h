@@ -49,18 +49,51 @@ FLOAT_INLINE void stretch(float* values, int count, float low, float range) {
   for (int n = 0; n < count; ++n) values[n] = limit((values[n] - low) / range);
 }
 
+// Returns a positive number to a power, to 2e-7 of numbers up to 1: 2^(power * log2(value)).
+FLOAT_INLINE float raise_one(float value, float power) {
+  const int32_t kRootHalf = 0x3f3504f3;  // the bits of sqrt(0.5)
+  const int32_t bits = to_bits(value) - kRootHalf;
+  const float x = to_float((bits & 0x7fffff) + kRootHalf) - 1.0f;
+  // The polynomial of Cephes' logf (Moshier), and of its exp2f.
+  float y = __builtin_fmaf(7.0376836292e-2f, x, -1.1514610310e-1f);
+  y = __builtin_fmaf(y, x, 1.1676998740e-1f);
+  y = __builtin_fmaf(y, x, -1.2420140846e-1f);
+  y = __builtin_fmaf(y, x, 1.4249322787e-1f);
+  y = __builtin_fmaf(y, x, -1.6668057665e-1f);
+  y = __builtin_fmaf(y, x, 2.0000714765e-1f);
+  y = __builtin_fmaf(y, x, -2.4999993993e-1f);
+  y = __builtin_fmaf(y, x, 3.3333331174e-1f);
+  const float square = x * x;
+  const float log = __builtin_fmaf(y * x - 0.5f, square, x);
+  const float exponent = __builtin_fmaf(log, 1.44269504f, float(bits >> 23)) * power;
+  const float low = -126.0f, high = 127.0f;
+  const float at = exponent < low ? low : exponent > high ? high : exponent;
+  const float shift = 12582912.0f;  // 1.5 * 2^23: floats of that size are integers
+  const float whole = (at + shift) - shift, part = at - whole;
+  float z = __builtin_fmaf(1.535336188319500e-4f, part, 1.339887440266574e-3f);
+  z = __builtin_fmaf(z, part, 9.618437357674640e-3f);
+  z = __builtin_fmaf(z, part, 5.550332471162809e-2f);
+  z = __builtin_fmaf(z, part, 2.402264791363012e-1f);
+  z = __builtin_fmaf(z, part, 6.931472028550421e-1f);
+  z = __builtin_fmaf(z, part, 1.0f);
+  return z * to_float((int32_t(whole) + 127) << 23);
+}
+
 // Raises values to a power. As in torch, one of 0 is 1, and negative values have whole powers only.
 FLOAT_INLINE void raise(float* values, int count, float power) {
-  int negatives = 0;
-  for (int n = 0; n < count; ++n) negatives += values[n] < 0.0f ? 1 : 0;
-  if (negatives > 0) {
+  int others = 0;  // that are no normal numbers
+  for (int n = 0; n < count; ++n) {
+    const float value = values[n];
+    others += (value >= 1.2e-38f && value < HUGE_VALF) || value == 0.0f ? 0 : 1;
+  }
+  if (others > 0) {
     for (int n = 0; n < count; ++n) values[n] = std::pow(values[n], power);
     return;
   }
   const float of_zero = power == 0.0f ? 1.0f : 0.0f;
   for (int n = 0; n < count; ++n) {
-    const float raised = exp_of(log_of(values[n]) * power);
-    values[n] = values[n] > 0.0f ? raised : values[n] == 0.0f ? of_zero : values[n];
+    const float raised = raise_one(values[n], power);
+    values[n] = values[n] == 0.0f ? of_zero : raised;
   }
 }
 
@@ -93,32 +126,37 @@ FLOAT_INLINE void permute(Planes& pixels, const int order[]) {
   for (int c = 0; c < kChannels; ++c) pixels.planes[c] = old[order[c]];
 }
 
-// torchvision's _rgb_to_hsv, its sum, and its _hsv_to_rgb.
+// Returns a channel of a colour: `level` is from the smallest channel, 0, to the largest, 1.
+FLOAT_INLINE float find_channel(float level, float low, float range, float high) {
+  const float value = limit(__builtin_fmaf(level > 0.0f ? level : 0.0f, range, low));
+  return level >= 1.0f ? high : value;
+}
+
+// Turns the hue as torchvision does, which takes all channels but the largest from 0 to 1. The hue
+// is in sixths of the circle: red at 0, green at 2 and blue at 4.
 FLOAT_INLINE void adjust_hue(float* const planes[], int count, float turn) {
   float *__restrict red = planes[0], *__restrict green = planes[1], *__restrict blue = planes[2];
+  float begin[kChannels];
+  for (int c = 0; c < kChannels; ++c) {
+    const double hue = 2.0 * c + 6.0 * double(turn);
+    begin[c] = float(hue < 0 ? hue + 6 : hue >= 6 ? hue - 6 : hue);
+  }
+  const float begin_r = begin[0], begin_g = begin[1], begin_b = begin[2];
   for (int n = 0; n < count; ++n) {
     const float r = red[n], g = green[n], b = blue[n];
     const float gb_high = g > b ? g : b, gb_low = g < b ? g : b;
     const float high = r > gb_high ? r : gb_high, low = r < gb_low ? r : gb_low;
-    const float range = high - low, divisor = range > 0.0f ? range : 1.0f;
-    const float saturation = range / (range > 0.0f ? high : 1.0f);
-    // The two channels of which the hue is a difference, and where it begins.
+    const float range = high - low, part = 1.0f / (range > 0.0f ? range : 1.0f);
     const bool is_red = high == r, is_green = high == g;
-    const float first = is_red ? b : is_green ? r : g, second = is_red ? g : is_green ? b : r;
-    const float base = is_red ? 0.0f : is_green ? 2.0f : 4.0f;
-    float hue = (((high - first) / divisor + base) - (high - second) / divisor) * (1.0f / 6.0f);
-    hue += 1.0f;
-    hue = (hue < 1.0f ? hue : hue - 1.0f) + turn;
-    hue = hue < 1.0f ? hue : hue - 1.0f;
-    hue = (hue < 0.0f ? hue + 1.0f : hue) * 6.0f;
-    const int whole = int(hue);
-    const float way = saturation * (hue - float(whole)), rest = 1.0f - saturation;
-    const float middle = limit(((whole & 1) ? 1.0f - way : way + rest) * high);
-    const float bottom = limit(rest * high);
-    const int sixth = whole == 6 ? 0 : whole;
-    red[n] = sixth == 0 || sixth == 5 ? high : sixth == 1 || sixth == 4 ? middle : bottom;
-    green[n] = sixth == 1 || sixth == 2 ? high : sixth == 0 || sixth == 3 ? middle : bottom;
-    blue[n] = sixth == 3 || sixth == 4 ? high : sixth == 2 || sixth == 5 ? middle : bottom;
+    const float difference = is_red ? g - b : is_green ? b - r : r - g;
+    const float first = is_red ? begin_r : is_green ? begin_g : begin_b;
+    float hue = __builtin_fmaf(difference, part, first);
+    hue = hue < 0.0f ? hue + 6.0f : hue;
+    hue = hue < 6.0f ? hue : hue - 6.0f;
+    const float of_red = hue - 3.0f, of_green = hue - 2.0f, of_blue = hue - 4.0f;
+    red[n] = find_channel(__builtin_fabsf(of_red) - 1.0f, low, range, high);
+    green[n] = find_channel(2.0f - __builtin_fabsf(of_green), low, range, high);
+    blue[n] = find_channel(2.0f - __builtin_fabsf(of_blue), low, range, high);
   }
 }
 
@@ -156,37 +194,47 @@ FLOAT_INLINE void change_planes(const FloatChange& change, Planes& pixels, int c
   }
 }
 
-// Adds find(n) of all pixels, in sums that do not wait for each other.
-template <typename Find>
-FLOAT_INLINE double sum_each(int count, const Find& find) {
+// Adds values, in sums that do not wait for each other.
+FLOAT_INLINE double sum_values(const float* values, int count) {
   constexpr int kWays = 32;
   float sums[kWays] = {};
   int n = 0;
   for (; n + kWays <= count; n += kWays)
-    for (int k = 0; k < kWays; ++k) sums[k] += find(n + k);
-  for (; n < count; ++n) sums[n % kWays] += find(n);
+    for (int k = 0; k < kWays; ++k) sums[k] += values[n + k];
+  for (; n < count; ++n) sums[n % kWays] += values[n];
   double total = 0;
   for (const float sum : sums) total += double(sum);
   return total;
 }
 
 FLOAT_INLINE void find_extremes(const float* values, int count, float* low, float* high) {
-  float least = *low, greatest = *high;
-  int nans = least == least ? 0 : 1;
-  for (int n = 0; n < count; ++n) {
-    least = values[n] < least ? values[n] : least;
-    greatest = values[n] > greatest ? values[n] : greatest;
-    nans += values[n] == values[n] ? 0 : 1;
+  constexpr int kWays = 32;  // that do not wait for each other
+  float least[kWays], greatest[kWays];
+  int nans[kWays] = {};
+  for (int k = 0; k < kWays; ++k) least[k] = *low, greatest[k] = *high;
+  const auto add = [&](float value, int k) {
+    least[k] = value < least[k] ? value : least[k];
+    greatest[k] = value > greatest[k] ? value : greatest[k];
+    nans[k] |= value == value ? 0 : 1;
+  };
+  int n = 0;
+  for (; n + kWays <= count; n += kWays)
+    for (int k = 0; k < kWays; ++k) add(values[n + k], k);
+  for (; n < count; ++n) add(values[n], n % kWays);
+  for (int k = 0; k < kWays; ++k) {
+    *low = nans[k] ? NAN : least[k] < *low ? least[k] : *low;
+    *high = nans[k] ? NAN : greatest[k] > *high ? greatest[k] : *high;
+    if (nans[k]) return;
   }
-  *low = nans ? NAN : least;
-  *high = nans ? NAN : greatest;
 }
 
 FLOAT_INLINE void add_statistics(const Planes& pixels, int count, FloatStatistics& statistics) {
-  const float *const r = pixels.planes[0], *const g = pixels.planes[1];
-  const float* const b = pixels.planes[2];
   if (statistics.kind == FloatStatistics::kLuma && pixels.channels == kChannels) {
-    statistics.sum += sum_each(count, [=](int n) { return compute_luma(r[n], g[n], b[n]); });
+    const float *const r = pixels.planes[0], *const g = pixels.planes[1];
+    const float* const b = pixels.planes[2];
+    float luma[kFloatPart];
+    for (int n = 0; n < count; ++n) luma[n] = compute_luma(r[n], g[n], b[n]);
+    statistics.sum += sum_values(luma, count);
     return;
   }
   for (int c = 0; c < pixels.channels; ++c) {
@@ -194,7 +242,7 @@ FLOAT_INLINE void add_statistics(const Planes& pixels, int count, FloatStatistic
     if (statistics.kind == FloatStatistics::kExtremes)
       find_extremes(values, count, &statistics.low[c], &statistics.high[c]);
     else
-      statistics.sum += sum_each(count, [=](int n) { return values[n]; });
+      statistics.sum += sum_values(values, count);
   }
 }
 

@@ -1,9 +1,10 @@
 // Compiles float_rows.h and float_colors.h for the instruction set FLOAT_TARGET. The file that
-// includes it has `stream`.
+// includes it has `stream`, and Few: Few::warp warps pixels that are inside, several at once, and
+// returns how many.
 
 FLOAT_TARGET void warp_rows(const Warp& warp, int row, int rows, int width, float* pixels,
                             int64_t step) {
-  floats::warp_rows(warp, row, rows, width, pixels, step);
+  floats::warp_rows<Few>(warp, row, rows, width, pixels, step);
 }
 
 FLOAT_TARGET void blend_rows(const float* const rows[], const float* weights, int count,
@@ -29,6 +30,10 @@ FLOAT_TARGET void merge(const float* const planes[], float* pixels, int channels
   floats::merge(planes, pixels, channels, count);
 }
 
+FLOAT_TARGET void reverse(const uint8_t* pixels, uint8_t* to, int values, int count) {
+  floats::reverse(pixels, to, values, count);
+}
+
 // In parts that stay in the first cache, of whole periods.
 FLOAT_TARGET void normalize(const float* from, float* to, int64_t count, const Conversion& k) {
   constexpr int kValues = 40 * kPeriod;
@@ -40,5 +45,6 @@ FLOAT_TARGET void normalize(const float* from, float* to, int64_t count, const C
   }
 }
 
-#define FLOAT_VARIANT                                                                       \
-  {warp_rows, blend_rows, resize_columns, change_colors, split, merge, normalize, stream}
+#define FLOAT_VARIANT                                                                \
+  {warp_rows, blend_rows, resize_columns, change_colors, split, merge, reverse, normalize, \
+   stream}

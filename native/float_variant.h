@@ -85,6 +85,9 @@ struct FloatVariant {
                 bool is_reversed);
   void (*merge)(const float* const planes[], float* pixels, int channels, int count);
 
+  // Copies pixels of 1 to 4 values of four bytes, the last one first. They may begin anywhere.
+  void (*reverse)(const uint8_t* pixels, uint8_t* to, int values, int count);
+
   // Computes (value - mean) / std of `count` values, from channel 0 on.
   void (*normalize)(const float* from, float* to, int64_t count, const Conversion& conversion);
 

@@ -166,7 +166,7 @@ class Slot : public Target {
       return;
     }
     uint8_t* const to = values + n * row;
-    const bool is_copy = conversions_->parts[0].is_identity;
+    const bool is_copy = conversions_->parts[0].is_identity && !is_streamed();
     if (is_reversed) {
       uint8_t* const turned = is_copy ? to : rows.pixels;
       reverse_row(variant, pixels, turned, channels * source_size(), width);
@@ -182,12 +182,14 @@ class Slot : public Target {
     return item_size == 1 ? levels : floats;
   }
 
+  bool is_streamed() const { return conversions_->is_float && is_batch_; }
+
   // Bytes of a value before it is converted.
   int source_size() const { return conversions_->is_float ? int(sizeof(float)) : 1; }
 
   void convert(const Variant& variant, const uint8_t* from, uint8_t* to, int64_t count,
                const Conversion& k) const {
-    if (k.is_identity && conversions_->is_float && is_batch_)
+    if (k.is_identity && is_streamed())
       variant.floats->stream(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to),
                              count);
     else if (k.is_identity)

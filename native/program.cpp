@@ -214,6 +214,7 @@ void interleave(Image* image, Arena& arena) {
   const Image result =
       take_image(arena, image->height, image->width, image->channels, image->item_size);
   for (int n = 0; n < image->height; ++n) {
+    fetch_row(*image, n + kRowsAhead);
     const uint8_t* planes[kMaxChannels];
     for (int c = 0; c < image->channels; ++c) planes[c] = image->row(n) + c * image->plane;
     merge_row(*g_variant, planes, result.row(n), image->channels, image->item_size, image->width);

@@ -21,25 +21,29 @@ void transpose(const Image& from, const Image& to) {
     }
 }
 
-// Swaps rows and columns of images of any channels and item size. It has no arguments.
+void transpose_piece(const Image& from, const Image& to) {
+  switch (from.pixel_size()) {
+    case 1: return transpose<1>(from, to);
+    case 2: return transpose<2>(from, to);
+    case 3: return transpose<3>(from, to);
+    case 4: return transpose<4>(from, to);
+    case 8: return transpose<8>(from, to);
+    case 12: return transpose<12>(from, to);
+    case 16: return transpose<16>(from, to);
+  }
+}
+
+// Swaps rows and columns of images of any channels, of uint8 or float32. It has no arguments.
 class TransposeStage : public Stage {
  public:
   bool read(PyObject* arguments) override { return PyArg_ParseTuple(arguments, ""); }
 
+  bool takes_planes() const override { return true; }
+
   bool run(int, Image* image, Arena& arena) const override {
     if (!image->channels) return false;
-    const Image result =
-        take_image(arena, image->width, image->height, image->channels, image->item_size);
-    switch (image->pixel_size()) {
-      case 1: transpose<1>(*image, result); break;
-      case 2: transpose<2>(*image, result); break;
-      case 3: transpose<3>(*image, result); break;
-      case 4: transpose<4>(*image, result); break;
-      case 8: transpose<8>(*image, result); break;
-      case 12: transpose<12>(*image, result); break;
-      case 16: transpose<16>(*image, result); break;
-      default: return false;
-    }
+    const Image result = take_alike(arena, *image, image->width, image->height);
+    for (int n = 0; n < image->pieces(); ++n) transpose_piece(image->piece(n), result.piece(n));
     *image = result;
     return true;
   }

@@ -9,7 +9,7 @@ constexpr int kLine = 64;  // bytes of a line of the cache
 
 // Bytes that a core's caches keep until the warp reads them. The rows of a larger source would push
 // each other out.
-constexpr int64_t kMaxFetched = 1 << 20;
+constexpr int64_t kMaxFetched = 8 << 20;
 
 // Returns the row of the source that a warp shows at a corner of the output.
 double find_row(const Warp& warp, double column, double row) {

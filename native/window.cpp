@@ -21,49 +21,20 @@ int64_t find_source(int64_t index, int64_t size, Border border) {
 // Cuts out windows of images of any channels and item size. Copies nothing if a window is inside.
 class WindowStage : public Stage {
  public:
+  bool takes_planes() const override { return true; }
+
   bool run(int row, Image* image, Arena& arena) const override {
     int64_t w[4];
     if (!image->channels || !find_window(row, *image, w)) return false;
-    const int pixel = image->pixel_size();
     if (w[0] >= 0 && w[1] >= 0 && w[0] + w[2] <= image->height && w[1] + w[3] <= image->width) {
-      image->pixels = image->row(w[0]) + w[1] * pixel;
+      image->pixels = image->row(w[0]) + w[1] * image->pixel_size();
       image->height = int(w[2]), image->width = int(w[3]);
       return true;
     }
-    if (border_ == Border::kFill && fill_size_ != pixel) return false;
-    const Image result =
-        take_image(arena, int(w[2]), int(w[3]), image->channels, image->item_size);
-    // Columns from `begin` to `end` of the result are in the image.
-    const int64_t begin = std::min(std::max<int64_t>(-w[1], 0), w[3]);
-    const int64_t end = std::max(std::min(image->width - w[1], w[3]), begin);
-    std::vector<int64_t> sources(size_t(w[3] - (end - begin)));
-    for (size_t n = 0; n < sources.size(); ++n) {
-      const int64_t column = int64_t(n) < begin ? int64_t(n) : int64_t(n) + end - begin;
-      sources[n] = find_source(column + w[1], image->width, border_);
-    }
-    const uint8_t* filled = nullptr;  // a row of the result that is all fill
-    for (int64_t n = 0; n < w[2]; ++n) {
-      uint8_t* const to = result.row(n);
-      const int64_t source = find_source(n + w[0], image->height, border_);
-      if (source < 0 && filled) {
-        std::memcpy(to, filled, size_t(result.row_size()));
-        continue;
-      }
-      const uint8_t* const from = source < 0 ? nullptr : image->row(source);
-      if (source < 0) filled = to;
-      for (size_t k = 0; k < sources.size(); ++k) {
-        const int64_t column = int64_t(k) < begin ? int64_t(k) : int64_t(k) + end - begin;
-        const bool is_fill = !from || sources[k] < 0;
-        copy_pixel(to + column * pixel, is_fill ? fill_ : from + sources[k] * pixel, pixel);
-      }
-      if (from) {
-        std::memcpy(to + begin * pixel, from + (begin + w[1]) * pixel,
-                    size_t(end - begin) * size_t(pixel));
-      } else {
-        for (int64_t column = begin; column < end; ++column)
-          copy_pixel(to + column * pixel, fill_, pixel);
-      }
-    }
+    if (border_ == Border::kFill && fill_size_ != image->channels * image->item_size) return false;
+    const Image result = take_alike(arena, *image, int(w[2]), int(w[3]));
+    for (int n = 0; n < image->pieces(); ++n)
+      cut(image->piece(n), w, fill_ + n * image->item_size, result.piece(n));
     *image = result;
     return true;
   }
@@ -81,6 +52,41 @@ class WindowStage : public Stage {
   Py_ssize_t fill_size_ = 0;
 
  private:
+  void cut(const Image& image, const int64_t w[4], const uint8_t* fill, const Image& result) const {
+    const int pixel = image.pixel_size();
+    // Columns from `begin` to `end` of the result are in the image.
+    const int64_t begin = std::min(std::max<int64_t>(-w[1], 0), w[3]);
+    const int64_t end = std::max(std::min(image.width - w[1], w[3]), begin);
+    std::vector<int64_t> sources(size_t(w[3] - (end - begin)));
+    for (size_t n = 0; n < sources.size(); ++n) {
+      const int64_t column = int64_t(n) < begin ? int64_t(n) : int64_t(n) + end - begin;
+      sources[n] = find_source(column + w[1], image.width, border_);
+    }
+    const uint8_t* filled = nullptr;  // a row of the result that is all fill
+    for (int64_t n = 0; n < w[2]; ++n) {
+      uint8_t* const to = result.row(n);
+      const int64_t source = find_source(n + w[0], image.height, border_);
+      if (source < 0 && filled) {
+        std::memcpy(to, filled, size_t(result.row_size()));
+        continue;
+      }
+      const uint8_t* const from = source < 0 ? nullptr : image.row(source);
+      if (source < 0) filled = to;
+      for (size_t k = 0; k < sources.size(); ++k) {
+        const int64_t column = int64_t(k) < begin ? int64_t(k) : int64_t(k) + end - begin;
+        const bool is_fill = !from || sources[k] < 0;
+        copy_pixel(to + column * pixel, is_fill ? fill : from + sources[k] * pixel, pixel);
+      }
+      if (from) {
+        std::memcpy(to + begin * pixel, from + (begin + w[1]) * pixel,
+                    size_t(end - begin) * size_t(pixel));
+      } else {
+        for (int64_t column = begin; column < end; ++column)
+          copy_pixel(to + column * pixel, fill, pixel);
+      }
+    }
+  }
+
   static void copy_pixel(uint8_t* to, const uint8_t* from, int size) {
     for (int n = 0; n < size; ++n) to[n] = from[n];
   }

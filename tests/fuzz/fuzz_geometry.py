@@ -1,4 +1,5 @@
-"""Fuzzes the geometry of gpupipe._kernels: random warps, resizes, flips and crops of random images.
+"""Fuzzes the geometry of gpupipe._kernels: random warps, resizes, flips, crops, borders, erased
+windows and swapped axes of random images.
 
 Images have 1 to 4 channels of uint8 or float32, and are pixels or planes. They lie in memory
 between pages that nobody may touch, and must stay as they are. All variants have to make the same
@@ -79,7 +80,10 @@ def draw_stage(rng: np.random.Generator, image: Any) -> Any:
     height, width, channels = image.shape
     flips = rng.integers(0, 2, (1, 2)).astype(np.uint8)
     size = rng.integers(1, _MAX_SIDE, (1, 2))
-    kind = rng.integers(5)
+    kind = rng.integers(9)
+    if kind >= 5:
+        first = draw_first_stage(rng, image, kind)
+        return lambda output: _kernels.program((first, _kernels.deliver_stage(flips, output)))
     if kind == 0:
         return lambda output: _kernels.deliver_stage(flips, output)
     if kind == 1:
@@ -99,6 +103,22 @@ def draw_stage(rng: np.random.Generator, image: Any) -> Any:
     is_nearest = image.itemsize == 1 and rng.integers(2) == 0
     fill = rng.uniform(0, 255, channels) if rng.integers(2) == 0 else None
     return lambda output: _kernels.warp_stage(matrix, size, is_nearest, fill, output)
+
+
+def draw_first_stage(rng: np.random.Generator, image: Any, kind: int) -> Any:
+    """Return a stage that passes the image on."""
+    pixel = rng.integers(0, 256, image.shape[2]).astype(image.dtype).tobytes()
+    if kind == 5:
+        return _kernels.transpose_stage()
+    if kind == 6:
+        mode = str(rng.choice(["edge", "reflect", "symmetric"]))
+        return _kernels.pad_stage(rng.integers(0, _MAX_SIDE, (1, 4)), mode)
+    corner = rng.integers(0, image.shape[:2])
+    window = np.concatenate([corner, image.shape[:2] - corner])[None]
+    if kind == 7:
+        return _kernels.erase_stage(window, pixel)
+    window[:, :2] += rng.integers(-_MAX_SIDE, _MAX_SIDE, 2)
+    return _kernels.window_stage(window, pixel)
 
 
 if __name__ == "__main__":

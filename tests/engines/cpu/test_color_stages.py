@@ -128,7 +128,7 @@ def as_planes(image: Any) -> Any:
 
 
 def test_floats_are_changed_as_torchvision_does(variant: str) -> None:
-    """Within 1e-6 of the range: torch multiplies and adds with one rounding, in another order."""
+    """Within 1e-6 of the range, a hue within 2e-6: torch rounds elsewhere, and hues from 1 to 2."""
     orders = itertools.permutations(
         [("adjust_contrast", 0.8), ("adjust_saturation", 1.3), ("adjust_hue", 0.07)]
     )
@@ -138,7 +138,8 @@ def test_floats_are_changed_as_torchvision_does(variant: str) -> None:
         planes = as_planes(image)
         for changes in sequences:
             made, expected = change(image, changes), reference(image, changes)
-            assert np.abs(made - expected).max() < (5e-6 if len(changes) > 1 else 1e-6), changes
+            most = 5e-6 if len(changes) > 1 else 2e-6 if changes[0][0] == "adjust_hue" else 1e-6
+            assert np.abs(made - expected).max() < most, changes
             assert np.array_equal(change(planes, changes), made), changes
         assert np.array_equal(planes, shades(size, channels).astype(np.float32) / np.float32(255))
 
