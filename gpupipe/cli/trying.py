@@ -12,6 +12,7 @@ from gpupipe.cli.console import Screen, console, core_numbers, read
 from gpupipe.cli.init import write_configs
 from gpupipe.cli.printing import announce, say
 from gpupipe.errors import GpupipeError, counted
+from gpupipe.runtime.installation import install_command, is_in_cache
 
 _PARITY_SAMPLES = 8
 _DRAWN = 16
@@ -65,6 +66,8 @@ def try_(
     for sentence in describe_verdict(comparison, _ADVICE):
         say(sentence)
     say("\n5. Write next")
+    if is_in_cache():
+        click.echo(f"  {install_command('cpu')}  # what ran here is in a cache")
     click.echo(f"  import gpupipe\n  for batch in gpupipe.load({str(path)!r}):")
     click.echo("      ...  # " + ", ".join(f'batch["{name}"]' for name in names))
     if not all(a.holds for a in agreements):

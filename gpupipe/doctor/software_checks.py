@@ -171,8 +171,9 @@ def judge_extras(
             versions = ", ".join(f"{name} {version}" for name, version in packages.items())
             yield CheckResult(f"extra {extra}", versions)
     if missing:
-        advice = f"leave out those that you do not use: {install(','.join(missing))}"
-        yield CheckResult("missing extras", ", ".join(missing.values()), "ok", advice)
+        command = install(",".join(missing))
+        advice = f"{', '.join(missing.values())}; leave out those that you do not use: {command}"
+        yield CheckResult("missing extras", str(len(missing)), "ok", advice)
 
 
 def check_extensions() -> Iterator[CheckResult]:

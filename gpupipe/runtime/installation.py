@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shlex
+import sys
 import warnings
 import zlib
 from collections.abc import Iterable, Sequence
@@ -54,6 +55,11 @@ def install_command(extra: str) -> str:
     if not sources:
         return f"pip install '.[{extra}]' {_IN_A_CLONE}"
     return shlex.join(["pip", "install", *sources])
+
+
+def is_in_cache() -> bool:
+    """Return whether this environment lies in a cache, as uvx makes it: it may be gone tomorrow."""
+    return any((folder / "CACHEDIR.TAG").is_file() for folder in Path(sys.prefix).parents)
 
 
 def rebuild_command() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ def test_a_folder_is_tried_and_the_lines_it_prints_run(
 ) -> None:
     """One second is not enough for the rates: they get two rounds all the same."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "CACHEDIR.TAG").touch()  # uvx makes an environment in its cache
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     for n in range(12):
         path = tmp_path / "images" / "ab"[n % 2] / f"{n}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +39,8 @@ def test_a_folder_is_tried_and_the_lines_it_prints_run(
     assert result.output.count("holds") == 5
     with Image.open("gpupipe_try/batch.png") as picture:
         assert picture.width > 200
-    *_, load, fields = result.output.splitlines()
+    *_, install, _, load, fields = result.output.splitlines()
+    assert install.strip().startswith("pip install")
     assert load.strip() == "for batch in gpupipe.load('gpupipe_try/train.yaml'):"
     with gpupipe.load("gpupipe_try/train.yaml", device="cpu") as loader:
         assert [f'batch["{name}"]' for name in next(iter(loader))] == fields.split("# ")[1].split(

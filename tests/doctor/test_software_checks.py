@@ -124,7 +124,8 @@ def test_extras_that_are_not_complete_are_one_row_with_one_command():
     complete, missing = software_checks.judge_extras(found, "pip install '.[{}]'".format)
     assert complete == CheckResult("extra parquet", "pyarrow 20")
     assert (missing.subject, missing.status) == ("missing extras", "ok")
-    assert "heic (pillow-heif: for images in HEIC), server (msgspec: for" in missing.observation
+    assert missing.observation == "2"
+    assert "heic (pillow-heif: for images in HEIC), server (msgspec: for" in missing.advice
     assert missing.advice.endswith("pip install '.[heic,server]'")
 
 
