@@ -220,6 +220,7 @@ if __name__ == "__main__":
     if os.fork():
         with_torch_alone.close()
         _preload(PRELOADED)
+        sys.modules["gpupipe.runtime.registry"].list_entries("")  # of what is installed, once
         print("ready", flush=True)
     else:
         listener.close()
