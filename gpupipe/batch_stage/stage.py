@@ -32,8 +32,10 @@ def find_shift(ids: NDArray[np.int64]) -> int:
     Args:
         ids: The ids of the batch's samples, in their order, int64 (B,).
     """
-    ends = np.flatnonzero(np.diff(ids, append=-1, prepend=-1))
-    longest = int(np.diff(ends).max(initial=1))
+    longest = 1
+    if (ids[1:] == ids[:-1]).any():
+        ends = np.flatnonzero(np.diff(ids, append=-1, prepend=-1))
+        longest = int(np.diff(ends).max())
     return longest if len(ids) >= 2 * longest else 0
 
 
@@ -71,8 +73,8 @@ class BatchEntry(BaseEntry[BatchStep]):
         Raises:
             StepError: If the step's `sample` raises, or returns arrays of a wrong length.
         """
-        stream = draws.stream(f"batch: {self.key}")
-        uniform = draws.uniform(seed, epoch, draws.hash_ids(ids), stream, self.step.num_uniforms)
+        streams = [(draws.stream(f"batch: {self.key}"), self.step.num_uniforms)]
+        (uniform,) = draws.uniform_for_streams(seed, epoch, draws.hash_ids(ids), streams)
         sampled = self.sample(uniform, "one batch")
         return {"shift": find_shift(ids)} | {name: v[0] for name, v in sampled.items()}
 

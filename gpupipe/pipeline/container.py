@@ -6,7 +6,7 @@ ones are for the container itself, and the rest are for its steps, in order.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -169,10 +169,15 @@ def choose_by_weight(
         count: The number of steps.
         u: Uniform draws in [0, 1), float64 (B,).
     """
-    shares = np.array(weights or [1.0] * count)
-    bounds = np.cumsum(shares / shares.sum())
-    last = int(np.flatnonzero(shares)[-1])
+    bounds, last = _find_bounds(tuple(weights or [1.0] * count))
     return np.minimum(np.searchsorted(bounds, u, side="right"), last).astype(np.int32)
+
+
+@lru_cache(maxsize=64)
+def _find_bounds(weights: tuple[float, ...]) -> tuple[NDArray[np.float64], int]:
+    """Return the sums of the shares up to each step, and the last step that has a weight."""
+    shares = np.array(weights)
+    return np.cumsum(shares / shares.sum()), int(np.flatnonzero(shares)[-1])
 
 
 class Container(BaseContainer, Step):

@@ -85,7 +85,7 @@ class BatchMemory:
         use = _Use(owner, self._return)
         use.block = block
         self._in_use[id(use)] = use
-        return torch.from_numpy(owner).view(dtype).view(shape)
+        return torch.frombuffer(owner, dtype=dtype).view(shape)
 
     def allocate_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return an uninitialised tensor of the same shape, dtype and order of strides.

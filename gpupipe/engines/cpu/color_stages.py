@@ -68,15 +68,13 @@ class _Columns:
     """The changes of all samples of a batch, one column after the other.
 
     Attributes:
-        count: The number of samples.
-        colors: The columns: each an int64 array (B,).
-        values: Their values: each a float64 array (B, 4).
+        colors: The changes, int64 (B, n).
+        values: Their values, float64 (B, n, 4).
         tables: The tables that changes name: arrays of uint8, (n, 256).
     """
 
-    count: int
-    colors: list[NDArray[np.int64]] = field(default_factory=list)
-    values: list[NDArray[np.float64]] = field(default_factory=list)
+    colors: NDArray[np.int64]
+    values: NDArray[np.float64]
     tables: list[NDArray[np.uint8]] = field(default_factory=list)
 
     def add_all(self, changes: Iterable[ops.Op], rows: _Rows, position: int = 0) -> int:
@@ -92,7 +90,6 @@ class _Columns:
                 ends = [self.add_all(b.ops, rows & (index == n), position) for n, b in branches]
                 position = max(ends, default=position)
                 continue
-            self._reserve(position)
             if isinstance(op, ops.ChooseColorOp):
                 self._add_chosen(op, rows, position)
             else:
@@ -103,17 +100,12 @@ class _Columns:
     def _add_chosen(self, op: ops.ChooseColorOp, rows: _Rows, position: int) -> None:
         known = _find_numbers(op)
         numbers = np.array([known.get(name, 0) for name in op.names])
-        np.copyto(self.colors[position], numbers[op.index], where=rows)
-        chosen = op.values[op.index, np.arange(self.count)]
-        np.copyto(self.values[position][:, 0], chosen, where=rows)
-
-    def _reserve(self, position: int) -> None:
-        while len(self.colors) <= position:
-            self.colors.append(np.zeros(self.count, np.int64))
-            self.values.append(np.zeros((self.count, _NUM_VALUES)))
+        chosen = op.values[op.index, np.arange(len(rows))]
+        self.colors[rows, position] = numbers[op.index][rows]
+        self.values[rows, position, 0] = chosen[rows]
 
     def _add(self, op: ops.Op, rows: _Rows, position: int) -> None:
-        values = self.values[position]
+        values = self.values[:, position]
         if isinstance(op, ops.ColorMatrixOp):
             color = _find_matrix(op)
             assert color is not None
@@ -124,9 +116,22 @@ class _Columns:
                 values[rows, 0] = sum(map(len, self.tables)) + np.arange(np.count_nonzero(rows))
                 self.tables.append(_make_tables(op, rows))
             elif op.values:
-                given = np.concatenate([v.reshape(self.count, -1) for v in op.values], -1)
-                values[rows, : given.shape[1]] = given[rows]
-        self.colors[position][rows] = color
+                first = 0
+                for given in op.values:
+                    columns = given.reshape(len(rows), -1)
+                    values[rows, first : first + columns.shape[1]] = columns[rows]
+                    first += columns.shape[1]
+        self.colors[rows, position] = color
+
+
+def _count_columns(changes: Iterable[ops.Op]) -> int:
+    """Return how many changes a sample may have at most."""
+    return sum(
+        max((_count_columns(branch.ops) for branch in op.branches), default=0)
+        if isinstance(op, SwitchOp)
+        else 1
+        for op in changes
+    )
 
 
 def _find_numbers(op: ops.Op) -> dict[str, int]:
@@ -199,10 +204,11 @@ def can_choose(names: Iterable[str], spec: Spec) -> bool:
 def _create_stage(changes: Sequence[ops.Op]) -> Stage:
     """Return the stage that makes changes one after the other, for all samples of their batch."""
     count = _count_rows(changes)
-    none = _Columns(count, [np.zeros(count, np.int64)], [np.zeros((count, _NUM_VALUES))])
-    none.add_all(changes, np.ones(count, bool))
-    colors, values = np.stack(none.colors, 1), np.stack(none.values, 1)
-    return Stage(_extension.color_stage(colors, values, np.concatenate([*none.tables, _NO_TABLES])))
+    n = max(_count_columns(changes), 1)
+    columns = _Columns(np.zeros((count, n), np.int64), np.zeros((count, n, _NUM_VALUES)))
+    columns.add_all(changes, np.ones(count, bool))
+    tables = np.concatenate([*columns.tables, _NO_TABLES]) if columns.tables else _NO_TABLES
+    return Stage(_extension.color_stage(columns.colors, columns.values, tables))
 
 
 def _count_rows(changes: Iterable[ops.Op]) -> int:
