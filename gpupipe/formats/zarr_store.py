@@ -139,6 +139,8 @@ class ZarrStore(ArrayStore):
         inner = tuple(map(int, options["chunk_shape"]))
         grid = ChunkGrid(codecs.dtype.str, shape, inner, codecs.codecs, fill, codecs.axes)
         grid.check(self.max_rows)
+        if any(n < 1 or n % m for n, m in zip(outer, inner, strict=True)):
+            raise DamagedError(f"shards of {outer} in chunks of {inner}: no array has them")
         shards = ChunkGrid(dtype.str, shape, outer)
         return grid, self._find_inner_chunks(self._find_files(array, shards), shards, grid, options)
 

@@ -116,6 +116,11 @@ def test_a_damaged_shard_index_and_a_cut_chunk(tmp_path: Path) -> None:
     shard.write_bytes(content[:30])
     with pytest.raises(DamagedError, match=r"the shard x/c/1/0/0/0 is cut off: 30 bytes"):
         read_zarr(path, REQUEST)
+    metadata = json.loads((path / "x/zarr.json").read_text())
+    metadata["chunk_grid"]["configuration"]["chunk_shape"][0] = 0
+    (path / "x/zarr.json").write_text(json.dumps(metadata))
+    with pytest.raises(DamagedError, match=r"'x': shards of \(0, "):
+        read_zarr(path, REQUEST)
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -1,17 +1,20 @@
 """Fuzzes the sources hdf5 and zarr: whatever libhdf5, zarr and the codecs do with damaged files,
 this process gets samples or a DataError that names the store, and its memory stays bounded.
 
-python tests/fuzz/fuzz_stores.py 2000     # damaged HDF5 files, and as many Zarr stores
+# damaged HDF5 files, and as many Zarr stores, a third of them ZIP files
+python tests/fuzz/fuzz_stores.py 2000
 """
 
 from __future__ import annotations
 
+import io
 import json
 import resource
 import shutil
 import sys
 import tempfile
 import warnings
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -76,6 +79,15 @@ def write_stores(folder: Path) -> list[tuple[Path, list[Path]]]:
     return stores
 
 
+def pack(store: Path) -> bytes:
+    """Return a store as a ZIP file."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for file in sorted(store.rglob("*")):
+            archive.write(file, file.relative_to(store))
+    return content.getvalue()
+
+
 def read_store(reader: StoreReader, path: Path, request: StoreRequest) -> str:
     """Index a store and read every sample; return what became of it."""
     try:
@@ -122,10 +134,17 @@ def run(count: int, folder: Path, seed: int = 0) -> Counter[tuple[str, str]]:
             counts["hdf5", read_store(reader, path, request)] += 1
             path.unlink()
     stores = write_stores(folder)
+    packed = [pack(source) for source, _ in stores]
     with StoreReader("zarr", SECONDS) as reader, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for n in range(count):
             source, files = stores[n % len(stores)]
+            if n % 3 == 2:
+                path = folder / f"{n}.zip"
+                path.write_bytes(damaged(packed[n % len(stores)], rng))
+                counts["zarr", read_store(reader, path, ROWS)] += 1
+                path.unlink()
+                continue
             path = folder / f"{n}.zarr"
             shutil.copytree(source, path)
             if n >= len(stores):
