@@ -36,7 +36,7 @@ _PAGES = (
 
 
 _WIDTH = 100
-_NO_PROSE = ("#", "```", "|", "![", "- ")
+_NO_PROSE = ("#", "```", "|", "![", "<", "- ")
 """How paragraphs begin that are not prose."""
 _HEAD = """\
 ---
@@ -82,7 +82,8 @@ def write_skill() -> str:
 
 def _read_summary() -> str:
     paragraphs = (_DOCS / "index.md").read_text(encoding="utf-8").split("\n\n")
-    return " ".join(" ".join(paragraphs[1:3]).split())
+    prose = [text for text in paragraphs if not text.startswith(_NO_PROSE)]
+    return " ".join(" ".join(prose[:2]).split())
 
 
 def _read_navigation() -> Iterator[tuple[str, list[tuple[str, str]]]]:

@@ -18,6 +18,7 @@ from gpupipe.cli.arguments import (
     write_json,
 )
 from gpupipe.cli.console import Screen, format_size
+from gpupipe.cli.group import SubcommandGroup
 from gpupipe.cli.printing import announce, print_error, say
 from gpupipe.errors import ConfigError, DataError, counted
 
@@ -33,7 +34,7 @@ Where = Annotated[
 ]
 
 
-@click.group()
+@click.group(cls=SubcommandGroup)
 def cache() -> None:
     """The local cache of a remote data set (data.source: remote), and decoded images.
 

@@ -76,6 +76,14 @@ class _HelpContext(click.Context):
     formatter_class = _HelpFormatter
 
 
+class SubcommandGroup(click.Group):
+    """Has whole summaries of its commands in its help."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            _write_summaries(formatter, sorted(self.commands.items()))
+
+
 class CommandGroup(click.Group):
     """Turns gpupipe's errors into a message and an exit code; only a StepError has a traceback."""
 
@@ -84,8 +92,7 @@ class CommandGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, examples in SECTIONS.items():
             with formatter.section(title):
-                commands = [(name, self.commands[name]) for name in examples]
-                formatter.write_dl([(name, _summarize(command)) for name, command in commands])
+                _write_summaries(formatter, [(name, self.commands[name]) for name in examples])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -121,9 +128,12 @@ def _leave(ctx: click.Context, error: click.ClickException) -> NoReturn:
     ctx.exit(error.exit_code)
 
 
-def _summarize(command: click.Command) -> str:
-    """Return the first sentence of a command's help, whole."""
-    return command.get_short_help_str(limit=1000)
+def _write_summaries(
+    formatter: click.HelpFormatter, commands: Iterable[tuple[str, click.Command]]
+) -> None:
+    """Write the name of each command beside the first sentence of its help, whole."""
+    rows = [(name, command.get_short_help_str(limit=1000)) for name, command in commands]
+    formatter.write_dl(rows)
 
 
 def _explain_option(error: click.NoSuchOption) -> click.UsageError:

@@ -20,6 +20,7 @@ from gpupipe.cli.arguments import (
     write_json,
 )
 from gpupipe.cli.console import Screen, print_data_warning
+from gpupipe.cli.group import SubcommandGroup
 from gpupipe.cli.printing import announce, say
 from gpupipe.errors import counted, short
 from gpupipe.server.options import ServerOptions, parse_options
@@ -172,7 +173,7 @@ def _print_ray_status(json_path: Path | None) -> None:
     write_json(json_path, statuses)
 
 
-@click.group()
+@click.group(cls=SubcommandGroup)
 def keys() -> None:
     """Keys for servers and clients on different machines."""
 
