@@ -12,7 +12,8 @@ contestant delivers batches of 128 random crops of 224x224, with as many worker 
 as there are cores, in fresh processes, interleaved.
 
 Answers, for each: the seconds from the construction of the loader until every sample was delivered
-at least once; images a second of the epoch after that; and the bytes that came over the wire before
+at least once, and how many of them passed before the first byte and after the last one; images a
+second of the epoch after that; and the bytes that came over the wire before
 and in that epoch. Each of gpupipe's early epochs has the samples that came since the one before it
 (cache.epoch: new).
 """
@@ -62,12 +63,20 @@ def main() -> None:
     path = harness.write("shards", result, arguments)
     print(f"  the wire alone takes {size / arguments.wire / 1e6:.1f} s for {size / 1e6:,.0f} MB")
     for name, found in rounds.items():
-        seconds, rate, first, second = (
+        seconds, start, end, rate, first, second = (
             round_statistics.median(found, key)
-            for key in ("seconds", "images_per_second", "first_bytes", "second_bytes")
+            for key in (
+                "seconds",
+                "before_first_byte",
+                "after_last_byte",
+                "images_per_second",
+                "first_bytes",
+                "second_bytes",
+            )
         )
         print(
-            f"  {name:12}{seconds:8.1f} s until all came, {first / 1e6:7.1f} MB; then "
+            f"  {name:12}{seconds:8.1f} s until all came, {start:.1f} of them before the first "
+            f"byte and {end:.1f} after the last, {first / 1e6:7.1f} MB; then "
             f"{rate:7,.0f} images/s, {second / 1e6:7.1f} MB"
         )
     print(f"written to {path}")
@@ -75,7 +84,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=3, seconds=0.0)
-    parser.add_argument("--images", type=int, default=1536, help="photographs (%(default)s)")
+    parser.add_argument("--images", type=int, default=3072, help="photographs (%(default)s)")
     parser.add_argument(
         "--wire", type=float, default=20.0, help="million bytes a second (%(default)s)"
     )
@@ -95,12 +104,14 @@ def one(name: str, arguments: argparse.Namespace, cache: Path) -> dict[str, Any]
     torch.set_num_threads(1)
     received = shard_wire.count_received()
     began = time.perf_counter()
+    arrivals = shard_wire.Arrivals()
     epochs = CONTESTANTS[name].iterate(arguments, cache)
     samples, passes = 0, 0
     while samples < arguments.images:  # a pass that knows no ids has all samples
         samples = next(epochs)
         passes += 1
     seconds = time.perf_counter() - began
+    first_byte, last_byte = arrivals.stop()
     first = shard_wire.count_received() - received
     again = time.perf_counter()
     count = next(epochs)
@@ -108,6 +119,8 @@ def one(name: str, arguments: argparse.Namespace, cache: Path) -> dict[str, Any]
     assert count == arguments.images, count
     return {
         "seconds": seconds,
+        "before_first_byte": first_byte - began,
+        "after_last_byte": began + seconds - last_byte,
         "passes": passes,
         "first_bytes": first,
         "images_per_second": count / wall,
