@@ -4,8 +4,6 @@ The listing is written to the cache folder once, so a row's number is its sample
 version of a file changes with the file: its ETag, MD5 or modification time, as the store reports.
 """
 
-import base64
-import binascii
 import hashlib
 import json
 import re
@@ -204,17 +202,6 @@ def describe_change(listed: str, info: dict[str, Any]) -> str:
     if not listed:
         return f"its version is now {now}"
     return f"{listed}, now {now.removeprefix(listed.partition(' ')[0]).lstrip()}"
-
-
-def find_md5(info: dict[str, Any]) -> str | None:
-    """Return the MD5 of a file's content in hexadecimal; None if the store reports no MD5."""
-    settings = info.get("content_settings") or {}  # of Azure
-    value = info.get("md5Hash") or info.get("Content-MD5") or settings.get("content_md5")
-    try:
-        digest = base64.b64decode(value, validate=True) if isinstance(value, str) else value
-    except binascii.Error:
-        return None
-    return bytes(digest).hex() if digest and len(digest) == 16 else None
 
 
 def find_etag_md5(info: dict[str, Any]) -> str | None:

@@ -4,6 +4,7 @@ fsspec lists the files and tells their versions in any case. It also reads the p
 not installed, or an option of the store has no counterpart in obstore.
 """
 
+import json
 import os
 import re
 import time
@@ -21,6 +22,18 @@ _S3_OPTIONS = {
     "region_name": "region",
 }
 """The options of s3fs that obstore has too, and its names for them."""
+_AZURE_OPTIONS = {
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "sas_token": "sas_key",
+    "anon": "skip_signature",
+    "tenant_id": "tenant_id",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+}
+"""The options of adlfs that obstore has too, and its names for them."""
+_AZURE_CREDENTIALS = ("account_key", "sas_token", "anon", "client_secret")
+_GOOGLE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 class NoRangesError(Exception):
@@ -77,11 +90,12 @@ def create_range_reader(url: str, options: Mapping[str, Any], timeout: float) ->
     """Return a reader of the files under a URL; None if fsspec is to read them.
 
     Args:
-        url: The URL of a folder: s3://, http:// or https://.
+        url: The URL of a folder: s3://, gs://, az://, abfs://, http:// or https://.
         options: The options of fsspec's file system.
         timeout: Seconds that a request may take.
     """
     try:
+        from obstore import exceptions
         from obstore import store as stores
     except ImportError:
         return None
@@ -89,22 +103,73 @@ def create_range_reader(url: str, options: Mapping[str, Any], timeout: float) ->
     common: Any = {"client_options": client, "retry_config": {"max_retries": 0}}
     if url.startswith(("http://", "https://")) and not options and "?" not in url:
         return RangeReader(stores.HTTPStore.from_url(url, **common), timeout)
-    if url.startswith("s3://"):
-        config: Any = _translate(options)
-        if config is not None:
-            return RangeReader(stores.S3Store.from_url(url, config=config, **common), timeout)
-    return None
+    kind: Any
+    config: Any
+    match url.partition("://")[0]:
+        case "s3":
+            kind, config = stores.S3Store, _translate_s3(options)
+        case "gs" | "gcs":
+            kind, config = stores.GCSStore, _translate_gcs(options)
+            url = url.replace("gcs://", "gs://")
+        case "az" | "abfs" if "@" not in url:
+            kind, config = stores.AzureStore, _translate_azure(options)
+        case _:
+            return None
+    if config is None:
+        return None
+    try:
+        return RangeReader(kind.from_url(url, config=config, **common), timeout)
+    except exceptions.BaseError:  # of credentials that cannot be used: fsspec tells of them
+        return None
 
 
-def _translate(options: Mapping[str, Any]) -> dict[str, Any] | None:
+def _translate_s3(options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the options of s3fs as those of obstore; None if one has no counterpart.
 
     So it is if neither options nor the environment have credentials: obstore finds no profiles.
     """
     every = {**options, **options.get("client_kwargs", {})}
     every.pop("client_kwargs", None)
-    if not every.keys() <= _S3_OPTIONS.keys():
-        return None
     if not (every.get("anon") or "key" in every or os.environ.get("AWS_ACCESS_KEY_ID")):
         return None
-    return {_S3_OPTIONS[name]: value for name, value in every.items()}
+    return _rename(every, _S3_OPTIONS)
+
+
+def _translate_gcs(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the options of gcsfs as those of obstore; None if one has no counterpart.
+
+    So it is if neither options nor the environment say where the credentials are.
+    """
+    every = {name: value for name, value in options.items() if name != "project"}
+    token = every.pop("token", "google_default" if os.environ.get(_GOOGLE_VARIABLE) else None)
+    config = _rename(every, {"endpoint_url": "base_url"})
+    if config is None:
+        return None
+    match token:
+        case "anon":
+            return config | {"skip_signature": True}
+        case "google_default":
+            return config
+        case str() if token.endswith(".json"):
+            return config | {"application_credentials": token}
+        case dict():
+            return config | {"service_account_key": json.dumps(token)}
+        case _:
+            return None
+
+
+def _translate_azure(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the options of adlfs as those of obstore; None if one has no counterpart.
+
+    So it is if the options name no account or have no credentials.
+    """
+    if "account_name" not in options or not any(map(options.get, _AZURE_CREDENTIALS)):
+        return None
+    return _rename(options, _AZURE_OPTIONS)
+
+
+def _rename(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return options under their names in obstore; None if one has none."""
+    if not options.keys() <= names.keys():
+        return None
+    return {names[name]: value for name, value in options.items()}

@@ -1,25 +1,32 @@
 """A remote store, accessed through fsspec: lists its files and fetches them.
 
-`Store.fetch` returns only complete files of the listed version. If the store reports a file's MD5,
-`Store.fetch` also compares it with the content.
+`Store.fetch` returns only complete files of the listed version. If the store reports a file's MD5
+or CRC-32C, `Store.fetch` also compares it with the content.
 """
 
 import asyncio
-import hashlib
 import random
 import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
+from gpupipe.cache.digests import (
+    Digest,
+    Kind,
+    can_compute_crc32c,
+    compute_digest,
+    find_crc32c,
+    find_digest,
+)
 from gpupipe.cache.listing import (
     UNKNOWN,
     StoredFile,
     describe_change,
     file_version,
     find_etag_md5,
-    find_md5,
     has_version,
     hash_file_version,
     hash_version,
@@ -214,7 +221,7 @@ class Store:
     def _fetch_once(self, file: StoredFile) -> bytes:
         path, before = self._path(file.name), self.complete(file)
         data: bytes = self._call_with_timeout("cat_file", path)
-        self.check(before, len(data), lambda: hashlib.md5(data, usedforsecurity=False).hexdigest())
+        self.check(before, len(data), lambda kind: compute_digest(kind, [data]))
         return data
 
     def complete(self, file: StoredFile) -> StoredFile:
@@ -231,24 +238,26 @@ class Store:
             file = file._replace(tag=hash_file_version(now), version=file_version(now))
         return file
 
-    def check(self, file: StoredFile, received: int, compute_md5: Callable[[], str]) -> None:
+    def check(self, file: StoredFile, received: int, compute: Callable[[Kind], str]) -> None:
         """Raise OSError if what came is not all of the file, in the version that was listed.
 
         Args:
             file: The file, with its size and version if the store told them.
             received: How many bytes came.
-            compute_md5: Returns the MD5 of these bytes, in hexadecimal. Called only if the store
-                may have the MD5.
+            compute: Returns a digest of these bytes, in hexadecimal. Called only if the store may
+                have this digest.
         """
         path, (_, size, version_hash, version) = self._path(file.name), file
         is_whole = size in (UNKNOWN, received)
         if is_whole and not version_hash:
             return
-        md5 = ""
-        if is_whole and (not version or _ENDS_IN_MD5.search(version)):
-            md5 = compute_md5()
-            if version_hash == hash_version(md5):
-                return  # the ETag of most objects in S3
+        compute = cache(compute)
+        if (
+            is_whole
+            and (not version or _ENDS_IN_MD5.search(version))
+            and version_hash == hash_version(compute("MD5"))
+        ):
+            return  # the ETag of most objects in S3
         now = self._call_with_timeout("info", path)
         if version_hash and not has_version(now, version_hash):
             raise _NotAsListedError(describe_change(version, now))
@@ -256,9 +265,11 @@ class Store:
             raise _NotAsListedError(f"{size:,} bytes, now {received:,}")
         if not is_whole:
             raise OSError(f"{received:,} bytes came in place of {size:,}")
-        expected = find_md5(now) or self._find_s3_md5(path, now)
-        if expected is not None and expected != (md5 := md5 or compute_md5()):
-            raise OSError(f"other content came: its MD5 is {md5} in place of {expected}")
+        expected = find_digest(now) or self._find_s3_digest(path, now)
+        if expected is not None and expected.value != (found := compute(expected.kind)):
+            raise OSError(
+                f"other content came: its {expected.kind} is {found} in place of {expected.value}"
+            )
 
     def refuse_change(self, file: StoredFile) -> None:
         """Raise ChangedError if a file has another version than it was listed with.
@@ -296,21 +307,28 @@ class Store:
         data: bytes = self._call_with_timeout("cat_file", self._path(name), start=begin, end=end)
         return data
 
-    def _find_s3_md5(self, path: str, info: dict[str, Any]) -> str | None:
-        """Return the ETag of an object in S3 if it is the MD5 of the content, else None.
+    def _find_s3_digest(self, path: str, info: dict[str, Any]) -> Digest | None:
+        """Return the digest of an object in S3; None if S3 has none, or this is another store.
 
-        Encrypted objects, and objects in buckets whose names end in --x-s3, have other ETags.
+        It is the ETag if that is the MD5 of the content, else the CRC-32C of the whole object.
+        Encrypted objects, objects that came in parts, and objects in buckets whose names end in
+        --x-s3 have other ETags.
         """
         etag = find_etag_md5(info)
-        if etag is None or not self.url.startswith(_S3_URLS):
+        if not self.url.startswith(_S3_URLS) or not (etag or can_compute_crc32c()):
             return None
         bucket, key, _ = self._files.split_path(path)
         head = self._call_with_timeout(
-            "call_s3", "head_object", self._files.kwargs, Bucket=bucket, Key=key
+            "call_s3",
+            "head_object",
+            self._files.kwargs,
+            Bucket=bucket,
+            Key=key,
+            ChecksumMode="ENABLED",
         )
         is_plain = head.get("ServerSideEncryption") in (None, "AES256")
         has_md5 = is_plain and "SSECustomerAlgorithm" not in head and not bucket.endswith("--x-s3")
-        return etag if has_md5 else None
+        return Digest("MD5", etag) if etag and has_md5 else find_crc32c(head.get("ChecksumCRC32C"))
 
     def _call_with_timeout(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method of the file system and return its result.

@@ -1,15 +1,17 @@
 """Fetches the shards of a store into files, each in parts that are fetched at the same time."""
 
-import hashlib
 import os
+from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from gpupipe.cache.digests import compute_digest
 from gpupipe.cache.fetching import FetchStatistics, RateLimit
 from gpupipe.cache.listing import UNKNOWN, Listing, StoredFile
 from gpupipe.cache.store import ChangedError, Store, StoreError, UnfetchableError
 
 _PART = 8 << 20
+_BLOCK = 1 << 20
 
 
 class ShardFetcher:
@@ -71,7 +73,9 @@ class ShardFetcher:
                 self._store.refuse_change(listed)
                 raise
             os.fsync(f.fileno())
-        self._store.check(listed, target.stat().st_size, lambda: _compute_md5(target))
+        self._store.check(
+            listed, target.stat().st_size, lambda kind: compute_digest(kind, _read_blocks(target))
+        )
 
     def _fetch_parts(self, file: StoredFile, target: int) -> None:
         """Fetch all parts of a file, and write them to the open file `target`."""
@@ -104,6 +108,7 @@ class ShardFetcher:
         return len(data)
 
 
-def _compute_md5(path: Path) -> str:
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+def _read_blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as f:
+        while block := f.read(_BLOCK):
+            yield block

@@ -5,11 +5,8 @@ misbehaves on demand, and fillers over them.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from gpupipe.cache.store import Store
 from gpupipe.cache.stored_fill import create_filler
 from helpers import stored_shards
 from helpers.cached_loading import STEPS, Config
+from helpers.faulty_store import Faults, serve
 
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
@@ -133,129 +131,6 @@ def bucket(s3: dict[str, Any], blobs: Path) -> str:
     files.mkdir("blobs")
     files.put(f"{blobs}/", "blobs/data/", recursive=True)
     return "s3://blobs/data"
-
-
-_FILES = (".jpg", ".tar")
-
-
-@dataclass
-class Faults:
-    """What an HTTP server does wrong, by the path's end: how often it answers 500, cuts a body off,
-    stalls, tells another ETag, sends other content, answers 500 to HEAD and the GET after it, or
-    403 or 404, or sends a range of wrong bytes.
-    `headers` are sent with every image, in place of its own; "" for none.
-    """
-
-    errors: dict[str, int] = field(default_factory=dict)
-    cuts: dict[str, int] = field(default_factory=dict)
-    stalls: dict[str, int] = field(default_factory=dict)
-    changes: dict[str, int] = field(default_factory=dict)
-    garbled: dict[str, int] = field(default_factory=dict)
-    heads: dict[str, int] = field(default_factory=dict)
-    forbidden: dict[str, int] = field(default_factory=dict)
-    gone: dict[str, int] = field(default_factory=dict)
-    wrong: dict[str, int] = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)
-    has_ranges: bool = True
-    asked: list[str] = field(default_factory=list)
-    over: threading.Event = field(default_factory=threading.Event)
-
-    def due(self, faults: dict[str, int], path: str) -> bool:
-        for end, left in faults.items():
-            if path.endswith(end) and left:
-                faults[end] = left - 1
-                return True
-        return False
-
-
-def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
-    class Handler(SimpleHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args, directory=str(root))
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-        def copyfile(self, source: Any, outputfile: Any) -> None:
-            with suppress(BrokenPipeError):  # obstore wants no more than the range it asked for
-                super().copyfile(source, outputfile)
-
-        def send_header(self, name: str, value: str) -> None:
-            value = faults.headers.get(name, value) if self.path.endswith(_FILES) else value
-            if value:
-                super().send_header(name, value)
-
-        def end_headers(self) -> None:
-            if self.path.endswith(_FILES):
-                is_due = faults.due(faults.changes, self.path)
-                self.send_header("ETag", f'"{len(faults.asked) if is_due else "same"}"')
-                self.send_header("Content-MD5", "")
-            super().end_headers()
-
-        def do_HEAD(self) -> None:
-            if faults.due(faults.heads, self.path):
-                self.send_error(500)
-            else:
-                super().do_HEAD()
-
-        def do_GET(self) -> None:
-            faults.asked.append(self.path)
-            if faults.due(faults.errors, self.path) or faults.due(faults.heads, self.path):
-                self.send_error(500)
-            elif faults.due(faults.forbidden, self.path):
-                self.send_error(403)
-            elif faults.due(faults.gone, self.path):
-                self.send_error(404)
-            elif faults.due(faults.stalls, self.path):
-                faults.over.wait(20)
-                self.close_connection = True
-            elif faults.due(faults.garbled, self.path):
-                size = (root / self.path.lstrip("/")).stat().st_size
-                self.send_response(200)
-                self.send_header("Content-Length", str(size))
-                self.end_headers()
-                self.wfile.write(b"x" * size)
-            elif faults.due(faults.cuts, self.path):
-                self.send_response(206 if self.headers.get("Range") else 200)
-                self.send_header("Content-Range", "bytes 0-19999/20000")
-                self.send_header("Content-Length", "20000")
-                self.end_headers()
-                self.wfile.write(b"x" * 1000)
-                self.close_connection = True
-            elif (asked := self.headers.get("Range")) and faults.has_ranges:
-                self._send_range(asked)
-            else:
-                super().do_GET()
-
-        def _send_range(self, asked: str) -> None:
-            data = (root / self.path.lstrip("/")).read_bytes()
-            begin, end = map(int, asked.removeprefix("bytes=").split("-"))
-            if faults.due(faults.wrong, self.path):
-                data = bytes(len(data))
-            self.send_response(206)
-            last = min(end, len(data) - 1)
-            self.send_header("Content-Range", f"bytes {begin}-{last}/{len(data)}")
-            self.send_header("Content-Length", str(len(data[begin : end + 1])))
-            self.end_headers()
-            self.wfile.write(data[begin : end + 1])
-
-    return Handler
-
-
-@contextmanager
-def serve(root: Path) -> Iterator[tuple[str, Faults]]:
-    """Serve a folder over HTTP: its URL, and what the server is to do wrong."""
-    faults = Faults()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(root, faults))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", faults
-    faults.over.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 @pytest.fixture

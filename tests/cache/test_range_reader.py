@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,12 @@ from gpupipe.cache.range_reader import can_read, create_range_reader
 
 pytest.importorskip("obstore")
 KEYS = {"key": "k", "secret": "s"}
+SERVICE_ACCOUNT = {
+    "client_email": "",
+    "private_key": "",
+    "private_key_id": "",
+    "disable_oauth": True,
+}
 
 
 @pytest.mark.parametrize(
@@ -26,13 +33,52 @@ KEYS = {"key": "k", "secret": "s"}
         ("s3://bucket/folder", {}, False),
         ("file:///folder", {}, False),
         ("gs://bucket/folder", {}, False),
+        ("gs://bucket/folder", {"token": "google_default", "project": "p"}, True),
+        ("gs://bucket/folder", {"token": "browser"}, False),
+        ("gcs://bucket/folder", {"token": SERVICE_ACCOUNT}, True),
+        ("gs://bucket/folder", {"token": {"client_email": "no more"}}, False),
+        ("gs://bucket/folder", {"token": "anon", "requester_pays": True}, False),
+        ("az://container/folder", {"account_name": "a", "account_key": "a2V5"}, True),
+        ("abfs://container/folder", {"account_name": "a", "anon": True}, True),
+        ("abfs://container@a.dfs.core.windows.net/folder", {"account_name": "a"}, False),
+        ("az://container/folder", {"account_name": "a"}, False),
+        ("az://container/folder", {"connection_string": "AccountName=a"}, False),
     ],
 )
 def test_obstore_reads_where_it_has_the_options(
     monkeypatch: pytest.MonkeyPatch, url: str, options: dict[str, Any], is_read: bool
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     assert (create_range_reader(url, options, 5.0) is not None) == is_read
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("gs://a", {"token": "anon"}),
+        ("gs://a", {"token": SERVICE_ACCOUNT}),
+        ("az://a", {"account_name": "a", "account_key": "a2V5"}),
+    ],
+)
+def test_parts_come_from_a_store_that_speaks_as_google_s_or_azure(
+    monkeypatch: pytest.MonkeyPatch,
+    web_tars: tuple[str, Any],
+    tars: Path,
+    url: str,
+    options: dict[str, Any],
+) -> None:
+    own, faults = web_tars
+    if url.startswith("gs:"):
+        options = options | {"endpoint_url": own}
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", own)
+    reader = create_range_reader(url, options, 5.0)
+    assert reader is not None
+    assert bytes(reader.read("000.tar", 100, 700)) == (tars / "a/000.tar").read_bytes()[100:700]
+    assert faults.asked == ["/a/000.tar"]
+    faults.gone["000.tar"] = 1
+    with pytest.raises(FileNotFoundError):
+        reader.read("000.tar", 100, 700)
 
 
 def test_names_that_clients_quote_differently_are_left_to_fsspec() -> None:

@@ -206,6 +206,27 @@ def test_an_etag_of_s3_is_the_md5_unless_the_object_is_encrypted(
         store.fetch(StoredFile("x.jpg", *listed))
 
 
+def test_an_encrypted_object_of_s3_is_compared_with_its_crc32c(
+    s3: dict[str, Any], bucket: str
+) -> None:
+    pytest.importorskip("crc32c")
+    import s3fs
+    from moto.s3.models import s3_backends
+
+    s3fs.S3FileSystem(**s3).pipe("blobs/crc/x.jpg", b"123456789")
+    (backend,) = (b for regions in s3_backends.values() for b in regions.values() if b.buckets)
+    key = backend.buckets["blobs"].keys["crc/x.jpg"]
+    key.encryption, key.checksum_algorithm, key._etag = "aws:kms", "CRC32C", "0" * 32
+    store = Store(DataSet(url="s3://blobs/crc", storage_options=s3), 1, 10.0, lambda seconds: None)
+    info = store.list_files()["x.jpg"]
+    listed = StoredFile("x.jpg", info["size"], hash_file_version(info), file_version(info))
+    key.checksum_value = base64.b64encode(bytes.fromhex("e3069283")).decode()
+    assert store.fetch(listed) == b"123456789"
+    key.checksum_value = base64.b64encode(bytes(4)).decode()
+    with pytest.raises(StoreError, match=r"its CRC32C is e3069283 in place of 00000000"):
+        store.fetch(listed)
+
+
 def test_an_object_of_several_parts_is_compared_by_its_etag_as_text(
     s3: dict[str, Any], bucket: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Schedules of disasters over shards: killed fetchers and trainers, outages, damage on the disk."""
+"""Schedules of disasters over shards: killed fetchers, trainers and stores, damage on the disk."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gpupipe.cache.settings import CacheOptions
 from helpers.cache_contents import disk_size
 from helpers.cached_loading import Config, load
 from helpers.cached_trainer import Trainer
+from helpers.faulty_store import StoreProcess
 from helpers.full_product import IS_FULL
 from helpers.stored_shards import NAMES
 
@@ -114,38 +115,43 @@ def digests(tars: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, i
 
 
 @pytest.fixture
-def run(
-    config: Config, web_tars: tuple[str, Any], digests: dict[int, int]
-) -> Iterator[tuple[Run, Any]]:
-    """A training over HTTP, and what the server is to do wrong."""
-    url, faults = web_tars
-    settings = config(url=url, shards=NAMES, max_bytes=MAX_BYTES, low_water=0.6)
+def store(tars: Path) -> Iterator[StoreProcess]:
+    process = StoreProcess(tars)
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def training(config: Config, store: StoreProcess, digests: dict[int, int]) -> Iterator[Run]:
+    """A training over HTTP."""
+    settings = config(url=store.url, shards=NAMES, max_bytes=MAX_BYTES, low_water=0.6)
     settings["data"]["cache"] |= {"retries": 6, "timeout": 5, "wait": 120}
     settings["pipeline"] = STEPS
-    training = Run(settings, digests)
-    yield training, faults
-    training.close()
+    run = Run(settings, digests)
+    yield run
+    run.close()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_each_sample_comes_once_an_epoch_whatever_happens(
-    run: tuple[Run, Any], schedule: int
+    training: Run, store: StoreProcess, schedule: int
 ) -> None:
-    training, faults = run
     dice = random.Random(schedule)
     training.train()
-    for _ in range(12 if IS_FULL else 6):
-        match dice.randrange(5):
+    for disaster in dice.choices(range(6), k=12) if IS_FULL else (5, 0, 1, 3, 5, 4):
+        match disaster:
             case 0:
                 training.kill_trainer()
             case 1:
                 training.kill_fetcher()
             case 2:  # the store is down for a while
-                faults.errors[".tar"] = dice.randrange(1, 4)
+                store.plan("errors", ".tar", dice.randrange(1, 4))
             case 3:
-                faults.cuts[".tar"] = dice.randrange(1, 4)
+                store.plan("cuts", ".tar", dice.randrange(1, 4))
             case 4:
                 training.kill_trainer(dice)
+            case 5:
+                store.restart()
         training.train()
     complete = {epoch for epoch in training.epochs if epoch < max(training.epochs)}
     log = training.folder.commit_log
