@@ -9,7 +9,7 @@ import pytest
 
 from gpupipe.augment.color_branches import ColorBranches
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import as_array
+from gpupipe.engines.cpu.pixels import as_array
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 

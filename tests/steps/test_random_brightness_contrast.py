@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import as_tensor
+from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_brightness_contrast import RandomBrightnessContrast

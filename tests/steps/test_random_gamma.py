@@ -9,7 +9,7 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import as_tensor
+from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_gamma import RandomGamma

@@ -27,7 +27,7 @@ from gpupipe.engines.cpu.delivery import (
     end_with_delivery,
     find_conversion,
 )
-from gpupipe.engines.cpu.ops import Array, Pixels, view_as_array
+from gpupipe.engines.cpu.pixels import Array, Pixels, view_as_array
 from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Stage
 from gpupipe.engines.last_steps import Conversions, make_coefficients, make_table
 from gpupipe.runtime.installation import find_extension

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from gpupipe.engines.cpu import kernels, ops
-from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed
 from gpupipe.engines.cpu.program import (
     BlendOp,
     Content,

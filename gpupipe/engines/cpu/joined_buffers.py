@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from gpupipe.engines.batch import DeliveryFormat
-from gpupipe.engines.cpu.ops import Array
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.pixels import Array
 
 
 class JoinedBuffers:

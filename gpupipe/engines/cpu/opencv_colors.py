@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA
 from gpupipe.engines.cpu import ops
-from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, scratch, with_channels
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Rule, Series, single
 from gpupipe.engines.last_steps import VALUES
 

@@ -25,7 +25,7 @@ from gpupipe.engines.cpu.delivery import (
     find_conversion,
 )
 from gpupipe.engines.cpu.joined_buffers import Output
-from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, scratch, with_channels
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
 
 _FLAGS = {

@@ -1,21 +1,14 @@
-"""The operations that the Tracer records, and the pixels on which their kernels work.
+"""The operations that the Tracer records.
 
 An operation is one call of a primitive for all samples of a batch; see Primitives for its meaning.
 Arguments that differ between samples are sequences with an entry for each row of the batch.
 program.py defines the operations with branches, and delivery.py defines DeliverOp.
-
-Kernels pass an image on as a NumPy array (H, W, C), as in OpenCV, or as a tensor (C, H, W), as in
-torch. Conversions share memory, unless an array is read-only, such as a mapped file. Only tensors
-can be bfloat16. Arrays that are no images, and the bytes of files that no step decodes, are always
-tensors.
 """
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from typing import Literal, Protocol
 
 import numpy as np
@@ -24,13 +17,10 @@ from numpy.typing import NDArray
 
 from gpupipe.augment.elastic import Elastic
 from gpupipe.decoders.chain import DecodeOptions
+from gpupipe.engines.cpu.pixels import Array
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import Spec
 
-Array = NDArray[np.integer | np.floating]  # type: ignore[explicit-any]  # of NumPy's own
-"""An array of numbers."""
-Pixels = Array | torch.Tensor
-_ALIGNMENT = 64
 Fill = tuple[float, ...]
 """One number, or one per channel."""
 Window = Sequence[int]
@@ -285,68 +275,6 @@ class CheckOp(Op):
     entry: Entry
 
 
-class Scratch(threading.local):
-    """Memory of a thread that is reused for each sample.
-
-    The arrays of one sample do not overlap. Allocating new memory for each array would take longer
-    than many kernels, since the system clears each page at its first use.
-    """
-
-    def __init__(self) -> None:
-        self._memory = np.empty(1 << 20, np.uint8)
-        self._used = 0
-
-    def begin_sample(self) -> None:
-        """Invalidate all arrays that `take` returned; the next sample reuses their memory."""
-        self._used = 0
-
-    def take(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        """Return an uninitialized array of uint8, valid until the next `begin_sample`."""
-        size = prod(shape)
-        begin = -(-self._used // _ALIGNMENT) * _ALIGNMENT
-        if begin + size > len(self._memory):
-            # Arrays that were taken before keep the old memory alive.
-            self._memory, begin = np.empty(2 * (begin + size), np.uint8), 0
-        self._used = begin + size
-        return self._memory[begin : begin + size].reshape(shape)
-
-
-scratch = Scratch()
-
-
-def as_tensor(pixels: Pixels) -> torch.Tensor:
-    """Return pixels as a tensor (C, H, W)."""
-    if isinstance(pixels, torch.Tensor):
-        return pixels
-    # torch warns of memory that is read-only.
-    array = pixels if pixels.flags.writeable else pixels.copy()
-    return torch.from_numpy(array).permute(2, 0, 1)
-
-
-def as_array(pixels: Pixels) -> Array:
-    """Return pixels as an array (H, W, C) of any strides. The pixels must not be bfloat16."""
-    if isinstance(pixels, torch.Tensor):
-        return pixels.permute(1, 2, 0).numpy()
-    return pixels
-
-
-def as_packed(pixels: Pixels) -> Array:
-    """Return pixels as an aligned C-contiguous array (H, W, C), copied if needed."""
-    array = as_array(pixels)
-    if array.flags.c_contiguous or array.dtype != np.uint8:
-        return np.require(array, requirements=["C", "A"])
-    packed = scratch.take(array.shape)
-    packed[...] = array
-    return packed
-
-
-def view_as_array(tensor: torch.Tensor) -> Array:
-    """Return a NumPy view of a tensor. A bfloat16 tensor is viewed as int16."""
-    bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
-    array: Array = bits.numpy()
-    return array
-
-
 def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     """Convert matrices for coordinates into matrices for pixel indices.
 
@@ -358,8 +286,3 @@ def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     last = shifted[:, 2:] if shifted.shape[1] == 3 else np.array([[[0.0, 0.0, 1.0]]])
     shifted[:, :2] -= 0.5 * last
     return shifted
-
-
-def with_channels(array: Array) -> Array:
-    """Return an array (H, W, C), with the channel axis that OpenCV drops if C is 1."""
-    return array[:, :, None] if array.ndim == 2 else array

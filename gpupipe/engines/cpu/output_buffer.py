@@ -9,7 +9,7 @@ import torch
 
 from gpupipe.dataset.layout import canonical_layout
 from gpupipe.engines.batch import DeliveryFormat, flatten
-from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor, view_as_array
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_tensor, view_as_array
 from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.runtime.batch_memory import BatchMemory
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.base import Operator
-from gpupipe.engines.cpu.ops import Op, Pixels
+from gpupipe.engines.cpu.ops import Op
+from gpupipe.engines.cpu.pixels import Pixels
 from gpupipe.pipeline.step import NoLoweringError
 from gpupipe.runtime import tracing
 

@@ -27,8 +27,8 @@ from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain
 from gpupipe.engines.cpu.field_samples import CachedImage, FieldSamples, Image, find_size
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.ops import Pixels
 from gpupipe.engines.cpu.output_buffer import MAX_JOINED
+from gpupipe.engines.cpu.pixels import Pixels
 from gpupipe.engines.cpu.program import Content
 from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.pipeline.tensors import to_steps

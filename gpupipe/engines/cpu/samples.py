@@ -20,8 +20,9 @@ from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.field_samples import CachedImage, FieldSamples
-from gpupipe.engines.cpu.ops import DecodeOp, as_array, as_packed, scratch
+from gpupipe.engines.cpu.ops import DecodeOp
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.pixels import as_array, as_packed, scratch
 from gpupipe.engines.cpu.program import Content, FieldProgram, run_groups
 from gpupipe.engines.cpu.stages import Run, create_native, create_run, run_native
 from gpupipe.pipeline.pipeline import Pipeline

@@ -24,7 +24,8 @@ from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu import color_stages, ops
 from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.joined_buffers import Output
-from gpupipe.engines.cpu.ops import Array, in_indices
+from gpupipe.engines.cpu.ops import in_indices
+from gpupipe.engines.cpu.pixels import Array
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.engines.cpu.windows import limit_windows, merge_crops
 from gpupipe.pipeline.annotations import Annotations

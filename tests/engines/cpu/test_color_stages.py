@@ -20,8 +20,8 @@ from gpupipe.augment.color_ops import COLOR_OPS, LUMA, ColorFunction, ColorValue
 from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import as_array
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.pixels import as_array
 from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.stages import create_native
 from gpupipe.engines.cpu.tracer import Tracer

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import as_array
+from gpupipe.engines.cpu.pixels import as_array
 from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from helpers.fresh_python import Program, run_each

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import as_tensor
+from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu import kernels
-from gpupipe.engines.cpu.ops import ColorOp, as_tensor
+from gpupipe.engines.cpu.ops import ColorOp
+from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpupipe.engines.cpu import kernels
-from gpupipe.engines.cpu.ops import as_array
+from gpupipe.engines.cpu.pixels import as_array
 from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec

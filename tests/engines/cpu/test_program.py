@@ -13,9 +13,8 @@ from gpupipe.engines.cpu.ops import (
     FlipOp,
     NormalizeOp,
     Op,
-    Pixels,
-    as_array,
 )
+from gpupipe.engines.cpu.pixels import Pixels, as_array
 from gpupipe.engines.cpu.program import (
     Kernel,
     Match,

@@ -10,8 +10,8 @@ import torch
 
 from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import as_tensor
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.program import Program, ViewProgram
 from gpupipe.engines.cpu.stages import create_native, create_program, create_run, run_native
 from gpupipe.engines.cpu.tracer import Tracer

@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.opencv_kernels import create_rules
-from gpupipe.engines.cpu.ops import as_tensor
+from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.geometry import affine_inverse

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import ColorOp, CropOp, DecodeOp, as_array
+from gpupipe.engines.cpu.ops import ColorOp, CropOp, DecodeOp
+from gpupipe.engines.cpu.pixels import as_array
 from gpupipe.engines.cpu.program import SwitchOp
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.engines.cpu.windows import limit_windows, merge_crops

@@ -1,0 +1,37 @@
+"""The two forms of an image, and what has no gaps."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gpupipe.engines.cpu.pixels import as_array, as_packed, as_tensor, with_channels
+
+PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+
+
+def test_a_tensor_and_an_array_share_their_memory() -> None:
+    pixels = PIXELS.copy()
+    tensor = as_tensor(pixels)
+    assert tuple(tensor.shape) == (3, 4, 5)
+    assert np.array_equal(as_array(tensor), pixels)
+    tensor[1, 2, 3] = 99
+    assert pixels[2, 3, 1] == as_array(tensor)[2, 3, 1] == 99
+    assert as_tensor(tensor) is tensor
+    assert as_array(pixels) is pixels
+
+
+def test_packed_pixels_have_no_gaps_and_are_copied_only_if_they_had() -> None:
+    assert as_packed(PIXELS) is PIXELS
+    for given in (PIXELS[:, 1:4], PIXELS[::2], torch.from_numpy(PIXELS.transpose(2, 0, 1).copy())):
+        packed = as_packed(given)
+        assert packed.flags.c_contiguous
+        assert np.array_equal(packed, as_array(given))
+        assert not np.shares_memory(packed, PIXELS)
+    floats = PIXELS.astype(np.float32)[:, ::2]
+    assert np.array_equal(as_packed(floats), floats)
+
+
+def test_the_axis_of_one_channel_comes_back() -> None:
+    assert with_channels(PIXELS[:, :, 0]).shape == (4, 5, 1)
+    assert with_channels(PIXELS) is PIXELS
