@@ -23,8 +23,9 @@ class ColorBranches(list[Branch]):
     Args:
         names: The function of each branch in COLOR_OPS, which takes one number or none; "" for a
             branch that changes nothing, or is one of `others`.
-        values: The number of each function for each sample, float64 (branches, B). It is clipped
-            to the range of the function, and truncated where the function takes whole numbers.
+        values: The number of each function for each sample, float64 (branches, B), or (B,) if all
+            functions have the same. It is clipped to the range of the function, and truncated where
+            the function takes whole numbers.
         others: The other branches, by their positions.
 
     Attributes:
@@ -39,7 +40,7 @@ class ColorBranches(list[Branch]):
         others: Mapping[int, Branch] = MappingProxyType({}),
     ) -> None:
         self.names, self.others, self._given = names, others, values
-        super().__init__(others.get(n) or partial(self._change, n) for n in range(len(names)))
+        super().__init__([others.get(n) or partial(self._change, n) for n in range(len(names))])
 
     @cached_property
     def values(self) -> NDArray[np.float64]:

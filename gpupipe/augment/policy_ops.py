@@ -107,40 +107,36 @@ def lower_op(
         warping: The settings of the operations that move pixels.
         changes_colors: False skips the operations that change colours, as on a mask.
     """
-    branch_of_op, branches = _list_branches(tuple(names), changes_colors)
+    branch_of_op, functions, moving, blurring = _list_branches(tuple(names), changes_colors)
     others: dict[int, Branch] = {}
-    for n, branch in enumerate(branches):
-        if branch == _MOVE:
-            others[n] = partial(lower_move, op=op, value=value, warping=warping)
-        elif branch == "gaussian_blur":
-            others[n] = partial(lower_blur, value=value)
-    functions = tuple("" if n in others else branch for n, branch in enumerate(branches))
-    if len(branches) > 1:
-        values = np.broadcast_to(value, (len(branches), len(value)))
-        image.switch(branch_of_op[op], ColorBranches(functions, values, others))
-
-
-_MOVE = "move"
-"""The branch of the operations that move pixels."""
+    if moving:
+        others[moving] = partial(lower_move, op=op, value=value, warping=warping)
+    if blurring:
+        others[blurring] = partial(lower_blur, value=value)
+    if len(functions) > 1:
+        image.switch(branch_of_op[op], ColorBranches(functions, value, others))
 
 
 @cache
 def _list_branches(
     names: tuple[str, ...], changes_colors: bool
-) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Return the branch of each operation in OPS, (len(OPS),), and what each branch does.
+) -> tuple[NDArray[np.int32], tuple[str, ...], int, int]:
+    """Return the branches of `lower_op`.
 
-    That is the function of COLOR_OPS that it calls, _MOVE, or "" for nothing.
+    Returns:
+        The branch of each operation in OPS, (len(OPS),); the function of COLOR_OPS that each branch
+        calls, or "" for others; and the branches that move pixels and that blur, 0 without them.
     """
-    branch_of_op, branches = np.zeros(len(OPS), np.int32), [""]
+    branch_of_op, functions, blurring = np.zeros(len(OPS), np.int32), [""], 0
     if moving := [name for name in names if name in GEOMETRY]:
-        branch_of_op[op_numbers(moving)] = len(branches)
-        branches.append(_MOVE)
+        branch_of_op[op_numbers(moving)] = len(functions)
+        functions.append("")
     for name in names if changes_colors else ():
         if name in COLORS:
-            branch_of_op[OPS.index(name)] = len(branches)
-            branches.append(COLORS[name])
-    return branch_of_op, tuple(branches)
+            branch_of_op[OPS.index(name)] = len(functions)
+            blurring = len(functions) if name == "GaussianBlur" else blurring
+            functions.append("" if name == "GaussianBlur" else COLORS[name])
+    return branch_of_op, tuple(functions), int(bool(moving)), blurring
 
 
 def lower_move(

@@ -6,7 +6,7 @@ operations of policy_ops.py instead; `OPERATIONS` translates names and values.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -77,7 +77,8 @@ timm/data/transforms_factory.py sets for augmix. GaussianBlurRand takes the valu
 """
 
 
-def op_names(names: Sequence[str]) -> tuple[str, ...]:
+@cache
+def op_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Translate timm's operation names to those of policy_ops.py; leave out repeated results."""
     return tuple(dict.fromkeys(OPERATIONS[name][0] for name in names))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from gpupipe.dataset.layout import (
@@ -181,7 +182,7 @@ class Spec:
         """Whether the sample is the bytes of an image file, not yet decoded."""
         return self.dtype == ENCODED
 
-    @property
+    @cached_property
     def channels(self) -> int | None:
         """Size of the axis C; None if it differs between samples, or there is no such axis."""
         return self._size_of("C")
@@ -227,7 +228,7 @@ class Spec:
         """The sizes in the order of `canonical_layout`, with 1 for a missing axis of channels."""
         return self._sizes_in(canonical_layout(self.layout))
 
-    @property
+    @cached_property
     def canonical(self) -> Spec:
         """This spec with its axes in the order of `canonical_layout`."""
         layout = canonical_layout(self.layout)

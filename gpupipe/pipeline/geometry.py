@@ -238,8 +238,10 @@ def affine_matrix(linear: Any, source: Any, output: Any) -> Floats:
 
     `linear` has the shape (..., 2, 2). `source` and `output` are points, (..., 2).
     """
-    offset = (source - np.einsum("...ij,...j->...i", linear, output))[..., None]
-    return np.concatenate([np.broadcast_arrays(linear, offset)[0], offset], -1)
+    offset = source - np.einsum("...ij,...j->...i", linear, output)
+    matrix = np.empty((*offset.shape, 3))
+    matrix[..., :2], matrix[..., 2] = linear, offset
+    return matrix
 
 
 def perspective_matrix(start: Any, end: Any) -> Floats:

@@ -115,9 +115,9 @@ class BatchMemory:
 
         Of several blocks of that size, it returns the one that was in use last.
         """
-        unused = []
+        unused: list[Block] = []
         with suppress(IndexError):
-            while True:
+            while not unused or len(unused[-1]) != size:  # no other block would be smaller
                 unused.append(self._free.pop())
         fitting = [n for n, block in enumerate(unused) if size <= len(block) <= _MAX_WASTE * size]
         smallest = min(fitting, key=lambda n: len(unused[n]), default=None)

@@ -55,7 +55,7 @@ def test_weighted_operations_are_drawn_as_numpy_does(policy: str) -> None:
     drawn = augment_draws.sampled(TimmAugment(policy=policy), augment_draws.RECORDED)["op"]
     ours = [tuple(OPS[op] for op in ops[:2]) for ops in drawn]
     rng, weights = np.random.default_rng(1), np.array(read.weights) / sum(read.weights)
-    names = [op_names([name])[0] for name in read.ops]
+    names = [op_names((name,))[0] for name in read.ops]
     theirs = [
         tuple(names[n] for n in rng.choice(len(names), read.num_ops, replace=False, p=weights)[:2])
         for _ in range(augment_draws.RECORDED)
@@ -82,7 +82,7 @@ def test_sub_policies_are_equally_probable(policy: str) -> None:
     expected = Counter[str]()
     for sub_policy in read.sub_policies:
         name, p, _ = sub_policy[0]
-        applied = op_names([name])[0]
+        applied = op_names((name,))[0]
         expected[applied] += p / len(read.sub_policies)
         expected["Identity"] += (1 - p) / len(read.sub_policies)
     assert augment_draws.fits(drawn_ops(policy), expected)

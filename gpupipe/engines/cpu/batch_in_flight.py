@@ -129,6 +129,11 @@ class BatchStarter:
         return BatchInFlight(self, reader, plan, failures or RunFailures())
 
     @cached_property
+    def calls_functions(self) -> bool:
+        """Whether the steps call functions of the user's."""
+        return bool(list_calls(self.job.pipeline))
+
+    @cached_property
     def _readers(self) -> Sequence[SampleReader]:
         """The reader of the samples of each phase."""
         shared = self.decoders, self.cache, self.reads_only, self.maps
@@ -241,7 +246,7 @@ class BatchInFlight:
         parts: list[range] = []
         if self._runner is not None:
             count = len(self._rows)
-            is_short = self._runner.native and not list_calls(self._lowering.job.pipeline)
+            is_short = self._runner.native and not self._starter.calls_functions
             parts = self._split(count, _MIN_RUN, count) if is_short else self._split(count, 1, 1)
         self._share_out(parts, self._run_part, self._deliver)
 

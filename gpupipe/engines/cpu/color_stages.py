@@ -54,6 +54,7 @@ OF_FLOATS = {
     "adjust_gamma": 20,
 }
 """Those that it knows for float32. Of uint8, a gamma is a table."""
+_OF_LEVELS, _OF_FLOATS = {"", *COLORS}, {"", *OF_FLOATS}
 GRAY, TO_GRAY, TO_RGB = 15, 16, 17
 _NUM_VALUES = 4
 _MAX_VALUE = 255
@@ -126,12 +127,11 @@ class _Columns:
 
 def _count_columns(changes: Iterable[ops.Op]) -> int:
     """Return how many changes a sample may have at most."""
-    return sum(
-        max((_count_columns(branch.ops) for branch in op.branches), default=0)
-        if isinstance(op, SwitchOp)
-        else 1
-        for op in changes
-    )
+    count = 0
+    for op in changes:
+        branches = op.branches if isinstance(op, SwitchOp) else None
+        count += 1 if branches is None else max([0, *[_count_columns(b.ops) for b in branches]])
+    return count
 
 
 def _find_numbers(op: ops.Op) -> dict[str, int]:
@@ -196,9 +196,9 @@ def _accepts(op: ops.Op, keeps_channels: bool = False) -> bool:
 
 def can_choose(names: Iterable[str], spec: Spec) -> bool:
     """Return whether the kernel takes a ChooseColorOp of these functions on images of `spec`."""
-    known = OF_FLOATS if spec.dtype == "float32" else COLORS
-    is_image = spec.dtype in STAGE_DTYPES and spec.channels in (1, 3)
-    return _extension is not None and is_image and all(not n or n in known for n in names)
+    if _extension is None or spec.dtype not in STAGE_DTYPES or spec.channels not in (1, 3):
+        return False
+    return _OF_FLOATS.issuperset(names) if spec.dtype == "float32" else _OF_LEVELS.issuperset(names)
 
 
 def _create_stage(changes: Sequence[ops.Op]) -> Stage:

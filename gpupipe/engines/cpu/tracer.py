@@ -67,7 +67,6 @@ class Tracer:
         self.spec, self.step = spec, step
         self.ops: list[ops.Op] = []
         self.size = self._decoded_size = np.asarray(size, np.float64)
-        self._canonical: Spec | None = None
         self._count = len(self.size)
         self._rules = rules
         self._cut = 0
@@ -76,7 +75,6 @@ class Tracer:
     def begin_step(self, step: str, spec: Spec) -> None:
         """Set the step that makes the following calls, and the spec of its input."""
         self.step, self.spec = step, spec
-        self._canonical = None
 
     @property
     def width_height(self) -> NDArray[np.float64]:
@@ -288,13 +286,13 @@ class Tracer:
     @property
     def _origin(self) -> tuple[str, Spec]:
         """The key of the step, and the spec of its samples in the order of axes of kernels."""
-        if self._canonical is None:
-            self._canonical = self.spec.canonical
-        return self.step, self._canonical
+        return self.step, self.spec.canonical
 
     def _each(self, matrix: ArrayLike) -> NDArray[np.float64]:
         """Broadcast one matrix, or one per sample, to (B, rows, columns)."""
         matrices = np.asarray(matrix, np.float64)
+        if matrices.ndim == 3 and len(matrices) == self._count:
+            return matrices
         return np.broadcast_to(matrices, (self._count, *matrices.shape[-2:]))
 
     def _pairs(self, pair: ArrayLike) -> NDArray[np.float64]:
