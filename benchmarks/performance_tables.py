@@ -1,6 +1,6 @@
-"""Writes tables into README.md, docs/performance.md and docs/comparing.md, from the results in
-benchmarks/results: the rates of three pipelines, the steps, the interpreter's lock, and what
-`gpupipe compare` prints.
+"""Writes tables into README.md, docs/performance.md, docs/arrays.md and docs/comparing.md, from the
+results in benchmarks/results: the rates of three pipelines, the steps, also of arrays, the
+interpreter's lock, and what `gpupipe compare` prints.
 
 python benchmarks/performance_tables.py
 """
@@ -25,11 +25,13 @@ from gpupipe.engines import registry
 
 README = harness.REPOSITORY / "README.md"
 PAGE = harness.REPOSITORY / "docs" / "performance.md"
+ARRAYS = harness.REPOSITORY / "docs" / "arrays.md"
 COMPARING = harness.REPOSITORY / "docs" / "comparing.md"
 TABLES = {
     "rates in brief": README,
     "rates": PAGE,
     "steps": PAGE,
+    "steps of arrays": ARRAYS,
     "lock": PAGE,
     "comparison": COMPARING,
 }
@@ -78,6 +80,7 @@ def write_tables() -> dict[str, str]:
         "rates in brief": write_rates(rates, in_brief=True),
         "rates": write_rates(rates),
         "steps": write_steps(json.loads((results / "steps.json").read_text())),
+        "steps of arrays": write_sources(json.loads((results / "steps.sources.json").read_text())),
         "lock": write_lock(json.loads((results / "gil.json").read_text())),
         "comparison": write_comparison(json.loads((results / "compare.json").read_text())),
     }
@@ -118,6 +121,19 @@ def write_steps(result: dict[str, Any]) -> str:
         rows.append([name, *shown, f"{step['ratio']['median']:z.2f}"])
     head = ["step", "gpupipe", "AlbumentationsX", "Albumentations", "torchvision", "ratio"]
     return _format_table(head, rows)
+
+
+def write_sources(result: dict[str, Any]) -> str:
+    """Return the medians of each step of decoded images and of arrays, and their ratios."""
+    contestants = list(result["versions"])
+    titles = [c.removeprefix("gpupipe, ").replace("-", " ") for c in contestants[1:]]
+    rows = []
+    for name, step in result["steps"].items():
+        took, ratios = step["microseconds"], step["ratios"]
+        first, *others = contestants
+        cells = [f"{took[c]:,.0f} ({ratios[c]:.1f})" if c in took else "" for c in others]
+        rows.append([name, f"{took[first]:,.0f}", *cells])
+    return _format_table(["step", "decoded images", *titles], rows)
 
 
 def write_lock(result: dict[str, Any]) -> str:
