@@ -187,7 +187,7 @@ def _compile_share(config: pytest.Config) -> None:
         module = types.ModuleType(path.stem)
         module.__spec__ = hook.find_spec(path.stem, [str(path.parent)])
         module.__dict__["__builtins__"] = {}  # its first line is an import
-        with suppress(ImportError):
+        with suppress(ImportError, SyntaxError):  # the collection reports what is no Python
             hook.exec_module(module)
 
 
