@@ -45,8 +45,7 @@ class WordTable(Table):
             column.overflow = "fold"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        if self.heading:
-            yield from console.render(Text(self.heading, style="table.title"), options)
+        yield from _render_lines(Text(self.heading, style="table.title"), console, options)
         widths = self._fit(console, options)
         if widths is None:
             content = self._stack(console, options)
@@ -56,8 +55,7 @@ class WordTable(Table):
             content = cast("Iterator[Segment]", super().__rich_console__(console, options))
         for line in Segment.split_lines(content):
             yield from _strip(line)
-        if self.note:
-            yield from console.render(Text(self.note, style="table.caption"), options)
+        yield from _render_lines(Text(self.note, style="table.caption"), console, options)
 
     def _fit(self, console: Console, options: ConsoleOptions) -> list[int] | None:
         """Return the width of each column; None if the words do not fit side by side."""
@@ -87,10 +85,16 @@ class WordTable(Table):
             for head, cell in zip(heads, cells, strict=False):
                 if cell:
                     line = Text.assemble((f"{head}: ", "bold"), cell) if head else cell
-                    for part in find_lines(line.plain, options.max_width, folds=True):
-                        yield from console.render(line[part], options)
+                    yield from _render_lines(line, console, options)
             if self.show_header:
                 yield Segment.line()
+
+
+def _render_lines(text: Text, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+    """Yield the lines of a text, broken between words; nothing for an empty one."""
+    if text:
+        for part in find_lines(text.plain, options.max_width, folds=True):
+            yield from console.render(text[part], options)
 
 
 def _measure(

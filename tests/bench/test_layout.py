@@ -79,3 +79,10 @@ def test_where_no_line_is_too_wide_nothing_is_cut_and_the_width_is_that_of_the_c
     assert lines[2].split() == ["side", "images/s", "steps"]
     assert [lines[4].endswith(ROWS[0][2]), lines[5].split()] == [True, ["cpu", "987", "±", "6"]]
     assert len(lines[3]) <= len(lines[4]) + 1
+
+
+def test_a_long_note_breaks_between_words_and_ends_without_spaces(table: WordTable) -> None:
+    table.heading = table.note = "cannot be determined: the rounds differ by too much of the time"
+    lines = show(table, 40)
+    expected = ["cannot be determined: the rounds differ", "by too much of the time"]
+    assert (lines[:2], lines[-2:]) == (expected, expected)

@@ -81,7 +81,7 @@ def test_costs_that_do_not_add_up_are_withheld_and_that_is_explained() -> None:
     table = profile_report.profile_table(found)
     assert [str(column.header) for column in table.columns] == ["up to", "images/s"]
     assert "'to torch' saves 36% of the time" in table.note
-    assert "more --rounds" in table.note
+    assert "more --repeats" in table.note
     sentences = " ".join(profile_report.find_limit(found, 4).sentences)
     assert "%, goes to" not in sentences
     assert "'gpupipe compare'" in sentences
@@ -107,7 +107,7 @@ def test_waiting_that_may_be_anything_is_not_told() -> None:
     wild = Training("t", [50.0, 900.0, 3.0], [100.0, 40.0, 90.0])
     said = " ".join(profile_report.describe_training(wild, None))
     assert "Waiting for data: cannot be determined" in said
-    assert "More --rounds or --seconds" in said
+    assert "More --repeats or --seconds" in said
     fast_once = Training("t", [990.0, 95.0, 99.0], [100.0, 900.0, 10.0])
     assert fast_once.waiting.value < 0.05
     found = profiled(9000, 1000, 900, 0.95)
