@@ -24,6 +24,7 @@ import round_statistics
 from PIL import Image
 
 from gpupipe.augment import policy_ops
+from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.operators.image import ImageTracer
 from gpupipe.steps.auto_augment import TrivialAugmentWide
@@ -77,11 +78,17 @@ def lower_each(image: Any, names: Any, op: Any, value: Any, warping: policy_ops.
         if name in policy_ops.GEOMETRY:
             branches.append(lambda part: policy_ops.lower_move(part, op, value, warping))
         else:
-            branches.append(partial(policy_ops.lower_color, name=name, value=value))
+            branches.append(partial(_lower_color, name=name, value=value))
     used = [n for n, name in enumerate(policy_ops.OPS) if n == 0 or name in names]
     branch_of_op = np.zeros(len(branches), np.int32)
     branch_of_op[used] = np.arange(len(used))
     image.switch(branch_of_op[op], [branches[n] for n in used])
+
+
+def _lower_color(image: Any, name: str, value: Any) -> None:
+    function = policy_ops.COLORS[name]
+    rows = COLOR_OPS[function].values
+    image.color(function, *(np.clip(value, r.min, r.max).astype(r.dtype) for r in rows))
 
 
 def _draw(names: tuple[str, ...], count: int) -> tuple[Any, Any]:
