@@ -12,7 +12,7 @@ uint8 and float32.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
@@ -240,7 +240,8 @@ def _bind(match: Match) -> Kernel:
         _check_blurs(match.ops, cast(Pixels, content), row)
         return kernel.run(content, row)
 
-    return replace(kernel, run=run, needs_torchvision=any(map(_needs_torchvision, match.ops)))
+    needs_torchvision = any(map(_needs_torchvision, match.ops))
+    return Kernel(kernel.name, run, kernel.stage, needs_torchvision)
 
 
 def _needs_torchvision(op: ops.Op) -> bool:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import gpupipe
+from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.engines.cpu import sample_reader, samples
 from gpupipe.engines.cpu.field_samples import FieldSamples
@@ -170,6 +171,23 @@ def test_a_run_that_is_cancelled_runs_no_further_row() -> None:
     assert run.run(1, 3) == [1, 2]
     run.cancel()
     assert run.run(0, 4) == []
+
+
+def test_a_run_frees_the_files_of_the_rows_that_it_did(tmp_path: Path) -> None:
+    for name in ("0", "2"):
+        (tmp_path / name).write_bytes(encode((4, 5), "420"))
+    (tmp_path / "1").write_bytes(b"no image")
+    paths = StringArray.from_strings(["0", "1", "2"])
+    files, sizes = FileColumn(str(tmp_path), paths).open_files(np.arange(3)), np.zeros((3, 2))
+    assert files is not None
+    assert files.read(0, 3, sizes, -1) == 1
+    stage = Stage(jpeg.decode_stage(np.array([[4, 5]] * 3), None, 3))
+    run = create_run(stage, [None] * 3, files, None)
+    assert run.run(0, 2) == [1]
+    assert files.take(0) is None
+    assert bytes(files.take(1)) == b"no image"
+    assert run.run(0, 1) == [0], "its file is gone"
+    assert run.run(2, 3) == []
 
 
 def test_rows_without_content_and_wrong_counts_are_refused() -> None:
