@@ -222,8 +222,10 @@ def _parameters(values: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return f"[{', '.join(map(_short, value))}]"
+    if isinstance(value, dict):
+        return f"{{{_parameters(value)}}}"
     if isinstance(value, float):
         return f"{value:g}"
     return shown(value) if isinstance(value, bool) or value is None else str(value)

@@ -129,6 +129,8 @@ def _show(default: Any) -> str:
         default = int(default)
     if isinstance(default, list | tuple):
         return f"[{', '.join(map(_show, default))}]"
+    if isinstance(default, dict):
+        return f"{{{', '.join(f'{key}: {_show(value)}' for key, value in default.items())}}}"
     return shown(default)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpupipe import config as configs
-from gpupipe.bench.tables import new_table, speed_columns, speed_rows, steps_table
+from gpupipe.bench.tables import batch_table, new_table, speed_columns, speed_rows, steps_table
 from helpers.made_comparison import measured
 
 
@@ -36,10 +36,16 @@ def test_without_names_there_is_no_head() -> None:
 
 
 def test_parameters_are_written_as_yaml_writes_them() -> None:
-    steps = ["decode", {"resize": {"size": [20, 30]}}, {"to_dtype": {"dtype": "uint8"}}]
-    data = {"source": "folder", "root": "."}
-    table = steps_table(configs.read({"data": data, "pipeline": steps}).pipeline)
-    text = "\n".join(printed(table, 300))
+    choice = {"random_choice": {"transforms": [{"mixup": {"alpha": 0.2}}, {"cutmix": {}}]}}
+    config = {
+        "data": {"source": "folder", "root": "."},
+        "pipeline": ["decode", {"resize": {"size": [20, 30]}}, {"to_dtype": {"dtype": "float32"}}],
+        "batch": [choice],
+    }
+    checked = configs.read(config)
+    rows = [*printed(steps_table(checked.pipeline), 300), *printed(batch_table(checked.batch), 300)]
+    text = "\n".join(rows)
+    assert "transforms: [{mixup: {alpha: 0.2}}, {cutmix: " in text
     assert "apply_exif_orientation: false" in text
     assert "size: [20, 30]" in text
     assert "antialias: true" in text
