@@ -1,5 +1,5 @@
-// The function `draw_uniforms` of the module: the draws of gpupipe/sampling/draws.py, which says what
-// is hashed, and has the same in NumPy.
+// The function `draw_uniforms` of the module: the draws of gpupipe/sampling/draws.py, which says
+// what is hashed, and has the same in NumPy.
 #include "stage.h"
 
 namespace gpupipe {
