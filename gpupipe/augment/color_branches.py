@@ -5,7 +5,7 @@ pass reads the attributes instead, so that a batch costs no calls for each branc
 """
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 import numpy as np
@@ -26,10 +26,11 @@ class ColorBranches(list[Branch]):
         values: The number of each function for each sample, float64 (branches, B), or (B,) if all
             functions have the same. It is clipped to the range of the function, and truncated where
             the function takes whole numbers.
-        others: The other branches, by their positions.
+        others: The other branches, by their positions. They keep the size of an image.
 
     Attributes:
         names: The argument.
+        values: The numbers, clipped and truncated, (branches, B).
         others: The argument.
     """
 
@@ -39,21 +40,20 @@ class ColorBranches(list[Branch]):
         values: NDArray[np.float64],
         others: Mapping[int, Branch] = MappingProxyType({}),
     ) -> None:
-        self.names, self.others, self._given = names, others, values
-        super().__init__([others.get(n) or partial(self._change, n) for n in range(len(names))])
+        low, high, are_whole = _find_ranges(names)
+        clipped = np.clip(values, low, high)
+        np.trunc(clipped, out=clipped, where=are_whole)
+        self.names, self.values, self.others = names, clipped, others
+        # Of functions that do not refer to this list: as a cycle, it would outlive its batch.
+        super().__init__(
+            others.get(n) or partial(_change_color, name=name, values=own)
+            for n, (name, own) in enumerate(zip(names, clipped, strict=True))
+        )
 
-    @cached_property
-    def values(self) -> NDArray[np.float64]:
-        """The numbers, clipped and truncated, (branches, B)."""
-        low, high, are_whole = _find_ranges(self.names)
-        values = np.clip(self._given, low, high)
-        np.trunc(values, out=values, where=are_whole)
-        return values
 
-    def _change(self, n: int, image: Primitives) -> None:
-        if name := self.names[n]:
-            arguments = COLOR_OPS[name].values
-            image.color(name, *(self.values[n].astype(value.dtype) for value in arguments))
+def _change_color(image: Primitives, name: str, values: NDArray[np.float64]) -> None:
+    if name:
+        image.color(name, *(values.astype(value.dtype) for value in COLOR_OPS[name].values))
 
 
 _Column = NDArray[np.float64]

@@ -47,7 +47,7 @@ def new_pinned_block(size: int) -> Block:
 
 
 class _Use(weakref.ref[Block]):
-    """Refers to the array over a block in use. Cheaper than weakref.finalize, which knows more.
+    """Refers to the array over a block in use. A weakref.finalize would cost more for each batch.
 
     Attributes:
         block: The block.
@@ -70,7 +70,7 @@ class BatchMemory:
         self._free: deque[Block] = deque()
         """The unused blocks. The one that has been unused longest comes first."""
         self._in_use: dict[int, _Use] = {}
-        """The other blocks, by the id of the value."""
+        """The references to the arrays over all other blocks, by their ids."""
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return an uninitialised tensor in memory that no other tensor uses."""

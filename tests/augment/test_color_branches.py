@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -42,3 +43,11 @@ def test_branches_that_are_read_make_the_pixels_of_those_that_are_called(names: 
     read, called = run("uint8", index, branches), run("uint8", index, list(branches))
     assert all(np.array_equal(one, other) for one, other in zip(read, called, strict=True))
     assert len({one.tobytes() for one in read}) > 2
+
+
+def test_branches_are_freed_without_the_garbage_collector() -> None:
+    """They have the values of a batch."""
+    branches = make_branches(2)
+    is_alive = weakref.ref(branches)
+    del branches
+    assert is_alive() is None

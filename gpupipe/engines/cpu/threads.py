@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import torch
 
+from gpupipe.runtime.process import ExitHandler
+
 _Item = TypeVar("_Item")
 _Queue = SimpleQueue[Callable[[], None] | None]
 """Of functions that the threads call; None ends a thread. A ThreadPoolExecutor, with its Future and
@@ -50,6 +52,8 @@ class ThreadPool:
         barrier.wait()
         torch.set_num_threads(number)
         self._end = weakref.finalize(self, _end, self._queue, count)
+        # At exit, Python ends daemons wherever they wait for the GIL: inside of C++, that aborts.
+        self._at_exit = ExitHandler(self.close)
 
     def parallel_for(
         self,
@@ -95,6 +99,7 @@ class ThreadPool:
 
     def close(self) -> None:
         """Wait until all calls have ended, then end the threads. Idempotent."""
+        self._at_exit.cancel()
         self._end()
         for thread in self._threads:
             thread.join()

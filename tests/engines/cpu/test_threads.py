@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from gpupipe.engines.cpu.threads import ThreadPool
+from helpers import forked_python
 
 
 def run_all(count: int, items: Any, task: Callable[[Any], None]) -> None:
@@ -71,6 +72,24 @@ def test_an_exception_of_a_task_ends_the_call() -> None:
     assert is_done.wait(300)
     assert errors[1] is None
     pool.close()
+
+
+def test_a_program_ends_after_the_calls_of_its_pools() -> None:
+    """A thread that Python ends while it is inside of C++ would abort the program."""
+    program = """
+import threading, time
+from gpupipe.engines.cpu.threads import ThreadPool
+
+started = threading.Event()
+def work(item):
+    started.set()
+    time.sleep(0.5)
+pool = ThreadPool(2)
+pool.parallel_for([1, 2], work, lambda error: print("all are done"))
+started.wait()
+"""
+    done = forked_python.run(["-c", program])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "all are done\n", "")
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone has it")
