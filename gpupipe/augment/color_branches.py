@@ -69,4 +69,4 @@ def _find_ranges(names: tuple[str, ...]) -> tuple[_Column, _Column, NDArray[np.b
     low = [row[0].min if row else 0.0 for row in rows]
     high = [row[0].max if row else 0.0 for row in rows]
     are_whole = [bool(row) and np.dtype(row[0].dtype).kind == "i" for row in rows]
-    return np.array(low)[:, None], np.array(high)[:, None], np.array(are_whole)[:, None]
+    return np.array(low)[:, None], np.array(high)[:, None], np.array(are_whole, bool)[:, None]

@@ -34,6 +34,7 @@ def run(dtype: str, index: Any, branches: Any) -> list[Any]:
 def test_the_values_are_clipped_and_truncated() -> None:
     assert make_branches(2).values[:, 1].tolist() == [0.0, 8.0, 0.0, 0.0, 0.0, 1.6]
     assert ColorBranches(("posterize",), np.array([[3.9]])).values.tolist() == [[3.0]]
+    assert not ColorBranches((), np.array([])), "of a color_jitter without adjustments"
 
 
 @pytest.mark.parametrize("names", [NAMES, tuple(name for name in NAMES if name)])
