@@ -35,8 +35,8 @@ class ShardSelection(NamedTuple):
     """Which shards an epoch has.
 
     Attributes:
-        generation: Those that the cache has in this generation; 0 if the epoch has not begun.
-        since: But for those that the commit log's first `since` lines published.
+        generation: It has the shards of this generation of the cache; 0 if it has not begun.
+        since: It lacks those that were published in the first `since` lines of the commit log.
     """
 
     generation: int

@@ -110,7 +110,7 @@ def create_range_reader(url: str, options: Mapping[str, Any], timeout: float) ->
             kind, config = stores.S3Store, _translate_s3(options)
         case "gs" | "gcs":
             kind, config = stores.GCSStore, _translate_gcs(options)
-            url = url.replace("gcs://", "gs://")
+            url = f"gs://{url.partition('://')[2]}"
         case "az" | "abfs" if "@" not in url:
             kind, config = stores.AzureStore, _translate_azure(options)
         case _:
@@ -126,7 +126,7 @@ def create_range_reader(url: str, options: Mapping[str, Any], timeout: float) ->
 def _translate_s3(options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the options of s3fs as those of obstore; None if one has no counterpart.
 
-    So it is if neither options nor the environment have credentials: obstore finds no profiles.
+    Returns None too if neither options nor environment have credentials: obstore finds no profiles.
     """
     every = {**options, **options.get("client_kwargs", {})}
     every.pop("client_kwargs", None)
@@ -138,7 +138,7 @@ def _translate_s3(options: Mapping[str, Any]) -> dict[str, Any] | None:
 def _translate_gcs(options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the options of gcsfs as those of obstore; None if one has no counterpart.
 
-    So it is if neither options nor the environment say where the credentials are.
+    Returns None too if neither options nor environment say where the credentials are.
     """
     every = {name: value for name, value in options.items() if name != "project"}
     token = every.pop("token", "google_default" if os.environ.get(_GOOGLE_VARIABLE) else None)
@@ -161,7 +161,7 @@ def _translate_gcs(options: Mapping[str, Any]) -> dict[str, Any] | None:
 def _translate_azure(options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the options of adlfs as those of obstore; None if one has no counterpart.
 
-    So it is if the options name no account or have no credentials.
+    Returns None too if the options name no account or have no credentials.
     """
     if "account_name" not in options or not any(map(options.get, _AZURE_CREDENTIALS)):
         return None

@@ -274,6 +274,8 @@ def wait_for_shard(folder: CacheFolder, dataset: DataSet) -> Path:
             raise DataError(f"{dataset.url}: {next(iter(broken.values()))}")
         return "no shard is in the cache"
 
+    if isinstance(shard := find(), Path):
+        return shard
     pool = WorkerPool(dataset, folder.options, min(folder.options.workers, 1))
     try:
         return wait_until(folder, [pool], "the shape of arrays is in the shards", find)

@@ -48,7 +48,8 @@ class WorkerPool:
         count: Number of download workers; may be 0.
         do: With "fill", the workers end when the data set is complete or the cache is full. With
             "serve", they go on.
-        idle: A worker that has listed the data set, and becomes the first one of the pool.
+        idle: A worker that has listed the data set. It becomes the first one of the pool, or ends
+            if `count` is 0.
     """
 
     def __init__(
@@ -60,7 +61,11 @@ class WorkerPool:
         idle: IdleWorker | None = None,
     ) -> None:
         self._task_line = _task_line(dataset, cache, do)
-        self._processes = [] if idle is None or not count else idle.take(self._task_line)
+        self._processes: list[ChildProcess] = []
+        if idle is not None and count:
+            self._processes += idle.take(self._task_line)
+        elif idle is not None:
+            idle.end()
         self._processes += [
             _start_process(self._task_line) for _ in range(count - len(self._processes))
         ]
@@ -114,7 +119,7 @@ class IdleWorker:
     It ends with this object, unless `take` was called. A copy in another process has no worker.
 
     Args:
-        process: The process of the worker.
+        process: The process of the worker; none for a copy.
     """
 
     def __init__(self, *process: ChildProcess) -> None:
@@ -135,6 +140,10 @@ class IdleWorker:
             process.write(line)
         return list(processes)
 
+    def end(self) -> None:
+        """End the worker, and wait for it. Does nothing after `take`. Idempotent."""
+        self._finalizer()
+
 
 def list_dataset(dataset: DataSet, cache: CacheOptions) -> IdleWorker:
     """List the data set in a child process, and save the listing in the cache.
@@ -151,11 +160,16 @@ def list_dataset(dataset: DataSet, cache: CacheOptions) -> IdleWorker:
     """
     process = _start_process(_task_line(dataset, cache, "list"))
     idle = IdleWorker(process)
-    line = process.read_line()
-    outcome = json.loads(line) if line else {"error": ""}
-    if "error" in outcome:
-        why = outcome["error"] or f"a process of the cache ended with status {process.end()}"
-        raise DataError(why)
+    try:
+        line = process.read_line()
+        outcome = json.loads(line) if line else {}
+        if not line or "error" in outcome:
+            status = process.end()
+            why = outcome.get("error", f"a process of the cache ended with status {status}")
+            raise DataError(why)
+    except BaseException:
+        idle.end()  # the traceback of the exception may keep `idle` alive
+        raise
     return idle
 
 

@@ -99,11 +99,12 @@ def locate_arrays(
         else:
             continue
         raise ValueError(f"{name}: an array of {fault}")
+    num_axes = len(headers[0].shape) if headers else 0
     return ByteRanges(
         np.array(begins, np.int64) + np.array([h.offset for h in headers], np.int64),
         np.array([h.length for h in headers], np.int64),
         headers[0].dtype if headers else "",
-        np.array([h.shape for h in headers], np.int64).reshape(len(headers), -1),
+        np.array([h.shape for h in headers], np.int64).reshape(len(headers), num_axes),
     )
 
 

@@ -96,7 +96,9 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
             raise ValueError("a part of a split archive: write it as one file")
         at = end + comment_size
         if raw in names:
-            raise DamagedError(f"two members are called {_decode(raw, flags)}")
+            raise DamagedError(
+                f"two members are called {_decode(raw, flags)}: write the archive again, each once"
+            )
         names.add(raw)
         if not raw.endswith(b"/"):
             header += shift

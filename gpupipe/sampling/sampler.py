@@ -19,8 +19,8 @@ from gpupipe.sampling.epochs import EpochLayout, count_earlier, order_epoch
 from gpupipe.sampling.selection import ALL_ONCE, DEFAULTS, Selection, check_settings
 
 _MADE_AT_ONCE = 16
-"""How many plans of an epoch are made at once. After the work on a batch the code for it is no more
-in the processor's caches: a plan by itself takes eight times as long as one after another."""
+"""How many plans of an epoch are made at once. The work on a batch drops the code that makes plans
+from the processor's caches, so a plan made alone takes eight times as long as one of several."""
 
 
 @dataclass(frozen=True, eq=False)

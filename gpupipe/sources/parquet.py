@@ -105,7 +105,9 @@ class Parquet(AnnotatedShards):
     def read(self, path: Path) -> list[ShardFile]:
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
         with name_shard(path), arrow_columns.open_parquet(path) as table:
-            key = ("parquet", list(self._columns.values()), *self._formats)
+            # The column of arrays matters too: only these are aligned.
+            padded = [n for n, name in enumerate(self._columns) if name in self._formats]
+            key = ("parquet", list(self._columns.values()), *padded)
             reason = f"the images of {path} are unpacked there"
             return [self._unpack(path, table, write_parts(path, key, reason))]
 

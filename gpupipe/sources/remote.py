@@ -34,7 +34,7 @@ from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
 from gpupipe.sampling.chunk_order import ChunkOrder
-from gpupipe.sources.helpers.array_stores import ArrayStoreSource
+from gpupipe.sources.helpers.array_stores import DEFAULT_BUFFER, ArrayStoreSource
 
 _NOWHERE = "/dev/null/shards"
 """No file can be there: a source that must read one for its specs fails."""
@@ -171,6 +171,8 @@ class Remote(DataSet, Source):
         source, of_shard = self._index_one_shard()
         assert isinstance(source, ArrayStoreSource)
         assert isinstance(index, StoredIndex)
+        if source.buffer is None:  # or ranks that read different shards would have different orders
+            source = source.model_copy(update={"buffer": DEFAULT_BUFFER})
         order = source.chunk_order(of_shard)
         return None if order is None else ChunkOrder(index.number_chunks, order.buffer)
 

@@ -79,6 +79,24 @@ def test_epochs_have_what_the_store_has(
                 loader.load_state_dict(first)
 
 
+def test_the_default_buffer_does_not_depend_on_the_shard_that_came_first(
+    tmp_path: Path, config: Config
+) -> None:
+    (tmp_path / "large").mkdir()
+    with h5py.File(tmp_path / "large/s-0.h5", "w") as file:
+        images = np.zeros((8, 70, 70, 3), np.uint8)
+        file.create_dataset("images", data=images, chunks=(4, 70, 70, 3), compression="gzip")
+        file["labels"] = np.arange(8)
+    settings = config(url=f"file://{tmp_path}/large", shards="*.h5")
+    settings["data"] |= DATA | {"options": {"order": "chunks", "chunk_cache": "1MB"}}
+    settings["pipeline"] = []
+    with pytest.raises(gpupipe.DataError, match=r"64 chunks of 58,800 bytes .*buffer to at most 9"):
+        load(settings, engine="cpu")
+    settings["data"]["options"]["buffer"] = 9
+    with load(settings, engine="cpu") as loader:
+        assert sorted(label for batch in loader for label in batch["label"].tolist()) == [*range(8)]
+
+
 def test_a_damaged_chunk_is_not_decoded(make: Any, store: Path) -> None:
     made, _, column = read_table(make, store)
     rows = np.arange(len(column))

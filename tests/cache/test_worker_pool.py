@@ -86,8 +86,10 @@ def test_a_data_set_is_listed_in_a_process_of_its_own(blobs: Path, tmp_path: Pat
     nowhere = DataSet(url="file:///nowhere")
     other = CacheOptions(dir=tmp_path / "other", max_bytes="4MB", shard_size="100kB")
     prepare_folder(other, nowhere)
-    with pytest.raises(DataError, match="no such folder"):
+    before = set(list_children(os.getpid()))
+    with pytest.raises(DataError, match="no such folder") as failure:
         list_dataset(nowhere, other)
+    assert set(list_children(os.getpid())) == before, failure
 
 
 def test_the_process_that_listed_a_data_set_fills_the_cache(blobs: Path, tmp_path: Path) -> None:
@@ -113,12 +115,18 @@ def test_a_process_that_is_to_do_no_more_than_list_ends_with_its_handle(
 ) -> None:
     options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
     data = DataSet(url=f"file://{blobs}")
-    prepare_folder(options, data)
+    folder = prepare_folder(options, data)
     before = set(list_children(os.getpid()))
     idle = list_dataset(data, options)
     (lister,) = set(list_children(os.getpid())) - before
     del idle
     assert not alive(lister)
+    folder.listing_path.unlink()
+    idle = list_dataset(data, options)
+    (lister,) = set(list_children(os.getpid())) - before
+    workers = WorkerPool(data, options, 0, idle=idle)  # of a rank that fetches nothing
+    assert not alive(lister)
+    assert len(workers) == len(idle.take(b"")) == 0
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ def test_the_numbers_are_located_behind_the_headers() -> None:
     mixed = [*headers, read_header("2", npy(np.zeros((2, 3), np.uint8)))]
     with pytest.raises(ValueError, match=r"^2: an array of uint8, where float32 was expected"):
         locate_arrays(["0", "1", "2"], [0, 0, 0], mixed, None)
+    assert len(locate_arrays([], [], [], expected).offset) == 0
 
 
 @pytest.mark.parametrize(

@@ -189,3 +189,21 @@ def test_arrays_are_npy_files_of_one_dtype(tmp_path: Path) -> None:
         wrong = {"shards": str(path), "fields": {"v": field | change}}
         with pytest.raises(DataError, match=rf"x\.parquet: .*{said}"):
             Parquet.model_validate(wrong).index()
+
+
+def test_what_is_unpacked_depends_on_which_columns_are_arrays(tmp_path: Path) -> None:
+    files = [npy(np.full(3 + n % 5, n, np.uint8)) for n in range(COUNT)]
+    path = write(tmp_path / "x.parquet", u=files, v=files)
+
+    def array(column: str) -> dict[str, Any]:
+        return {"column": column, "dtype": "uint8", "shape": [None]}
+
+    settings: list[dict[str, Any]] = [{"i": "u", "a": array("v")}, {"a": array("u"), "i": "v"}]
+    indexes = [
+        Parquet.model_validate({"shards": str(path), "fields": fields}).index()
+        for fields in settings
+    ]
+    for index in indexes:
+        images, arrays = (index.columns[name].read(np.arange(COUNT)) for name in ("i", "a"))
+        assert [image.tobytes() for image in images] == files
+        assert [content.tolist() for content in arrays] == [[n] * (3 + n % 5) for n in range(COUNT)]

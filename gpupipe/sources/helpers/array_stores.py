@@ -195,7 +195,7 @@ class ArrayStoreSource(FileSource):
         bytes_of_chunk = sum(column.max_row_of_chunks for column in columns)
         # A window has one chunk more than the buffer, and engines work some batches ahead.
         fits = int(self.chunk_cache) // bytes_of_chunk - _AHEAD
-        buffer = min(_BUFFER, fits) if self.buffer is None else self.buffer
+        buffer = min(DEFAULT_BUFFER, fits) if self.buffer is None else self.buffer
         if buffer < 1 or buffer > fits:
             needed = (max(buffer, 1) + _AHEAD) * bytes_of_chunk
             raise DataError(
@@ -207,7 +207,7 @@ class ArrayStoreSource(FileSource):
         return ChunkOrder(column.number_chunks, buffer)
 
 
-_BUFFER = 64
+DEFAULT_BUFFER = 64
 """How many chunks are mixed by default."""
 _AHEAD = 8
 """The chunks beyond the buffer that are in use at one time."""
