@@ -77,7 +77,7 @@ class _HelpContext(click.Context):
 
 
 class SubcommandGroup(click.Group):
-    """Has whole summaries of its commands in its help."""
+    """Writes whole summaries of its commands into its help."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

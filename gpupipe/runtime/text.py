@@ -12,7 +12,7 @@ def find_lines(text: str, width: int, folds: bool = False) -> Iterator[slice]:
     Args:
         text: The text.
         width: Characters in a line.
-        folds: Whether to break a longer word, behind "/", "." or "_" if it has one. Else it is a
+        folds: Whether to break a longer word, after "/", "." or "_" if it has one. Else it is a
             line of its own: a terminal that breaks a path in two still copies it as one.
     """
     begin = 0

@@ -10,7 +10,7 @@ TEXT = "Clamp boxes to the image, as torchvision.transforms.v2.ClampBoundingBoxe
 
 
 @pytest.mark.parametrize("width", [12, 30, 40, 59])
-def test_lines_hold_all_words_and_break_words_behind_a_separator_alone(width: int) -> None:
+def test_lines_hold_all_words_and_break_words_after_a_separator_alone(width: int) -> None:
     lines = [TEXT[part] for part in find_lines(TEXT, width, folds=True)]
     assert max(map(len, lines)) <= width
     assert "".join(lines).replace(" ", "") == TEXT.replace(" ", "")

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpupipe.augment.color_branches import ColorBranches
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import ColorOp, CropOp, DecodeOp
+from gpupipe.engines.cpu.ops import ChooseColorOp, ColorOp, CropOp, DecodeOp
 from gpupipe.engines.cpu.pixels import as_array
 from gpupipe.engines.cpu.program import SwitchOp
 from gpupipe.engines.cpu.tracer import Tracer
@@ -80,27 +81,27 @@ def test_a_crop_of_some_samples_is_a_crop_of_all() -> None:
 
 
 @pytest.mark.parametrize(("name", "is_whole"), [("adjust_hue", False), ("adjust_contrast", True)])
-@pytest.mark.parametrize("is_switch", [True, False])
-def test_colours_are_changed_where_a_crop_needs_them(
-    name: str, is_whole: bool, is_switch: bool
-) -> None:
+@pytest.mark.parametrize("kind", ["of all", "of a branch", "of a policy"])
+def test_colours_are_changed_where_a_crop_needs_them(name: str, is_whole: bool, kind: str) -> None:
     tracer = Tracer(np.repeat(SIZE, 2, 0), find_rules(), SPEC)
     tracer.decode("rgb", False)
     value = np.full(2, 0.1)
-    if is_switch:
+    if kind == "of all":
+        tracer.color(name, value)
+    elif kind == "of a branch":
         none: Any = lambda part: None  # noqa: E731
         tracer.switch([0, 1], [none, lambda part: part.color(name, value)])
     else:
-        tracer.color(name, value)
+        tracer.switch([0, 1], ColorBranches(("", name), value))
     tracer.crop([[-5, 10], [3, 4]], [[20, 20], [30, 40]], FILL)
     decode, before, color, crop = limit_windows(tracer.ops, tracer._decoded_size)
     assert isinstance(decode, DecodeOp)
     assert isinstance(before, CropOp)
-    assert isinstance(color, SwitchOp if is_switch else ColorOp)
+    assert isinstance(color, ColorOp if kind == "of all" else SwitchOp | ChooseColorOp)
     assert isinstance(crop, CropOp)
     needed, whole = [[0, 10, 15, 20], [3, 4, 30, 40]], [0, 0, 40, 60]
     expected = [
-        whole if is_whole and not is_switch else needed[0],
+        whole if is_whole and kind == "of all" else needed[0],
         whole if is_whole else needed[1],
     ]
     assert before.windows.tolist() == expected
