@@ -162,10 +162,9 @@ def list_dataset(dataset: DataSet, cache: CacheOptions) -> IdleWorker:
     idle = IdleWorker(process)
     try:
         line = process.read_line()
-        outcome = json.loads(line) if line else {}
-        if not line or "error" in outcome:
-            status = process.end()
-            why = outcome.get("error", f"a process of the cache ended with status {status}")
+        outcome = json.loads(line) if line else {"error": ""}
+        if "error" in outcome:
+            why = outcome["error"] or f"a process of the cache ended with status {process.end()}"
             raise DataError(why)
     except BaseException:
         idle.end()  # the traceback of the exception may keep `idle` alive

@@ -271,7 +271,7 @@ class Sampler:
         return self.selection.epoch_size_of(self._rows(epoch)[1])
 
     def _size_at(self, state: dict[str, Any]) -> int:
-        """Return how many samples a state's epoch has.
+        """Return how many samples a state's epoch has; may return 0 for one at its beginning.
 
         The state of a growing data set has a number, its generation, from which the population
         restores the samples of that epoch.
@@ -280,6 +280,8 @@ class Sampler:
         if self.population is None or type(epoch) is not int or type(generation) is not int:
             return self.selection.epoch_size_of(self.count)
         self.population.resume(epoch, generation)
+        if state["position"] == 0:
+            return 0  # an epoch that nobody has begun may have to wait for its samples
         return self._size(epoch)
 
     def _problem(self, count: int) -> str:

@@ -166,9 +166,9 @@ def test_new_brings_each_sample_once_before_any_comes_again(
         state = json.loads(json.dumps(one.state_dict()))
         with pytest.raises(gpupipe.DataError, match=r"0 new shards of the 1 of data\.cache"):
             ids(one)
-    publish(2)
     with load(config, engine="cpu") as loader:
-        loader.load_state_dict(state)
+        loader.load_state_dict(state)  # which waits for nothing
+        publish(2)
         epoch = iter(loader)
         seen += ids([next(epoch)])
         state = json.loads(json.dumps(loader.state_dict()))
