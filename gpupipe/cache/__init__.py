@@ -15,7 +15,7 @@ Terms:
                      samples whose files changed in the store
     broken sample    a sample whose file changed since it was listed; it is in no shard
     generation n     the state of the cache after line n of the commit log
-    pin              a claim on a generation: its shards stay while an epoch trains on them
+    pin              a claim on the shards of an epoch: they stay while it trains on them
     claim            a file that a process locks while it runs; a claim without lock is abandoned
 
 The cache folder DIR:
@@ -27,9 +27,9 @@ The cache folder DIR:
     DIR/tables/00000007.npy  its table, kept after eviction so that a resume can fetch the shard
     DIR/tmp/                 shards that are being written
     DIR/claims/              claims: shards that are being written, with their reserved bytes
-    DIR/pins/                claims: generations that epochs train on
+    DIR/pins/                claims: the shards that epochs train on
     DIR/workers/             claims: running download workers, with their state
-    DIR/runs/                claims: ranks of a training run; and the generations they agreed on
+    DIR/runs/                claims: ranks of a training run; and the shards of each epoch
     DIR/epochs.jsonl         one line for each epoch that began
     DIR/rate                 the state of the common rate limit, see fetching.py
     DIR/listing.lock         the lock for listing the data set
