@@ -13,9 +13,8 @@ as there are cores, in fresh processes, interleaved.
 
 Answers, for each: the seconds from the construction of the loader until every sample was delivered
 at least once, and how many of them passed before the first byte and after the last one; images a
-second of the epoch after that; and the bytes that came over the wire before
-and in that epoch. Each of gpupipe's early epochs has the samples that came since the one before it
-(cache.epoch: new).
+second of the epoch after that; and the bytes that came over the wire before and in that epoch. Each
+of gpupipe's early epochs has the samples that came since the one before it (cache.epoch: new).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// Compiles color_rows.h and filter_rows.h for the instruction set COLOR_TARGET. The file that includes it has
-// look_up, split, merge and sum_luma.
+// Compiles color_rows.h and filter_rows.h for the instruction set COLOR_TARGET. The file that
+// includes it has look_up, split, merge and sum_luma.
 
 COLOR_TARGET void compute_gray(const uint8_t* const planes[], uint8_t* gray, int count) {
   color::compute_gray(planes, gray, count);

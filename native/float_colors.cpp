@@ -41,7 +41,8 @@ class FloatRun {
   FloatRun(const Variant& variant, Image* image, Arena& arena)
       : variant_(variant), image_(*image), arena_(arena) {}
 
-  // Returns false if floats have no such change, or the image is too small for the border of a blur.
+  // Returns false if floats have no such change, or the image is too small for the border of a
+  // blur.
   bool add(const ColorChange& change);
 
   // Returns the image after all changes, which the next stage makes.

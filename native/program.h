@@ -10,7 +10,8 @@ namespace gpupipe {
 
 extern std::atomic<const Variant*> g_variant;
 
-// Looks the levels of an image up in its table, for a stage that takes none.
+// Makes the changes of colours that an image still has ahead of it, for a stage that takes none: of
+// levels by its table, of floats by computing.
 void make_changes(Image* image, Arena& arena);
 
 // Interleaves the planes of an image, for a stage that takes none.

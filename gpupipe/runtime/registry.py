@@ -229,7 +229,8 @@ def find_packages(group: str) -> dict[str, str]:
 def list_entries(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group, of all packages that are installed now."""
     packages: dict[str, list[EntryPoint]] = {}
-    for folder in sys.path:  # of two packages of one name, the first is the one that is imported
+    # Of two packages of one name that have such entries, the first is the one that is imported.
+    for folder in sys.path:
         for name, entries in _read_entries(folder, _modified(folder)).items():
             packages.setdefault(name, entries)
     return tuple(entry for own in packages.values() for entry in own if entry.group == group)
