@@ -306,14 +306,15 @@ class BatchInFlight:
 
     def _deliver(self) -> None:
         tracing.end("batch in flight", self._key)
+        # Before an error is raised: its traceback refers to this batch.
+        outputs, self._outputs = self._outputs, {}
+        self._samples, self._runner = {}, None
         if self._errors:
             raise self._errors[min(self._errors)]
         result = BatchResult(failed=dict(sorted(self._failed.items())))
         passed: Sequence[int] = range(len(self._rows))
         if self._failed:
             passed = [n for n in passed if self._rows[n] not in self._failed]
-        outputs, self._outputs = self._outputs, {}
-        self._samples, self._runner = {}, None
         if outputs and not self._is_skipped():
             may_differ = self._lowering.job.loader.shapes != "equal"
             are_equal = all(output.have_one_shape(passed) for output in outputs.values())
