@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = (".ci", "benchmarks", "configs", "docs", "examples", "gpupipe", "native", "pipelines")
 TEXTS = {"", ".cfg", ".html", ".ipynb", ".j2", ".js", ".md", ".py", ".sh", ".toml", ".yaml"}
 
-INSTALLS = r"(?:pip3? (?:install|download|wheel)|uv (?:add|tool|run)\b|uvx|pipx (?:install|run))"
+INSTALLS = (
+    r"(?:pip3? (?:install|download|wheel)|uv (?:add|tool|run)\b|uvx(?! --from \S+\.whl )"
+    r"|pipx (?:install|run))"
+)
 NAME = r"gpupipe(?:-loader)?(?!(?:\[[\w,]+\])? @ )(?![\w/.:-])"
 WRONG = (
     # on one line, among options and other packages; or after a line break in prose
@@ -83,6 +86,7 @@ def test_commands_that_are_wrong(text: str) -> None:
         "pip install -e '/home/me/gpupipe[cpu]'",
         "pip install 'gpupipe-loader[cpu] @ git+https://example.org/gpupipe.git'",
         "run `pip install '.[cpu]'`, and gpupipe has it",
+        "uvx --from dist/gpupipe_loader-0.1.0-cp311-abi3-manylinux_2_28_x86_64.whl gpupipe try",
         "install_requires = gpupipe-loader\n",
         "install_requires = torch\npackages =\n    gpupipe\n",
     ],

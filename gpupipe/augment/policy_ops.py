@@ -217,7 +217,8 @@ def _shift(op: Any, value: Any, width_height: Any, warping: Warping) -> NDArray[
 
     With `has_whole_shifts`, shifts are rounded to float32 and then truncated, as in torchvision.
     """
-    shift: NDArray[np.float64] = np.empty(np.shape(width_height))
+    shape = np.broadcast_shapes(np.shape(op), np.shape(width_height)[:-1])  # a size may be one pair
+    shift: NDArray[np.float64] = np.empty((*shape, 2))
     for axis, (pixels, relative) in enumerate(_TRANSLATIONS):
         of_size = np.where(op == relative, value, 0.0) * width_height[..., axis]
         shift[..., axis] = np.where(op == pixels, value, 0.0) + of_size
