@@ -2,7 +2,7 @@
 process stops to scale.
 
     # about 3 minutes, with nothing beside it; writes benchmarks/results/gil.json, from which
-    # benchmarks/lock_table.py writes the table in docs/performance.md
+    # benchmarks/performance_tables.py writes the table in docs/performance.md
     python benchmarks/gil.py
     python benchmarks/gil.py --only simclr  # one pipeline; writes gil.simclr.json
     python benchmarks/gil.py --quick  # a check that it runs
