@@ -32,7 +32,7 @@ _BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class ChunkedField:
-    """The chunks that the N samples of a field lie in.
+    """The samples of a field that lie in C chunks of the file.
 
     Attributes:
         rows: The samples, and where the C chunks are in the file.

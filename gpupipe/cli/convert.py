@@ -95,6 +95,7 @@ def _refuse_servers(config: "Config") -> None:
 
 
 def _describe(result: "ConversionResult") -> Iterator[str]:
+    """Yield the lines that `convert` prints of a result."""
     plan, shards = result.plan, [shard for shard in result.shards if shard.samples]
     rate = result.source_bytes / max(result.seconds, 1e-3)
     yield (

@@ -158,6 +158,7 @@ def complete_help(group: click.Group) -> None:
 
 
 def _set_width(group: click.Group) -> None:
+    """Give the commands of a group, and of groups in it, the context that sets the help's width."""
     for command in group.commands.values():
         command.context_class = _HelpContext
         if isinstance(command, click.Group):

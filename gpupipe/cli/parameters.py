@@ -105,9 +105,7 @@ def _takes_one(model: type[pydantic.BaseModel], name: str, kind: str) -> bool:
 
 
 def summarize(model: type[Any]) -> str:
-    """Return the docstring of a class up to its first section, such as Attributes; a paragraph is
-    one line.
-    """
+    """Return a class's docstring before its first section, with one line for each paragraph."""
     lines = []
     for line in (inspect.getdoc(model) or "").splitlines():
         if line.rstrip() in ("Attributes:", "Args:", "Examples:", "Raises:"):

@@ -30,7 +30,7 @@ _SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Samples per pixel, by colour type."""
 _MAX_FILTER, _MAX_WINDOW = 4, 1 << 15
 _PIECE = 1 << 14
-"""How many bytes are inflated at a time, to at most 1,032 times as many."""
+"""How many compressed bytes are inflated at a time. zlib makes at most 1,032 bytes of each."""
 
 
 def is_quiet(data: Any) -> bool:

@@ -32,6 +32,13 @@ def pids_of(folder: CacheFolder) -> list[int]:
     return [claim["pid"] for claim in folder.read_claims("workers").values() if claim]
 
 
+def prepared(blobs: Path, tmp_path: Path) -> tuple[DataSet, CacheFolder, set[int]]:
+    """A data set, its empty cache, and the children of this process."""
+    options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
+    data = DataSet(url=f"file://{blobs}")
+    return data, prepare_folder(options, data), set(list_children(os.getpid()))
+
+
 def test_workers_that_fill_end_by_themselves_and_say_how(make: Any) -> None:
     made = make()
     workers = WorkerPool(made.dataset, made.folder.options, 2, "fill")
@@ -93,10 +100,8 @@ def test_a_data_set_is_listed_in_a_process_of_its_own(blobs: Path, tmp_path: Pat
 
 
 def test_the_process_that_listed_a_data_set_fills_the_cache(blobs: Path, tmp_path: Path) -> None:
-    options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
-    data = DataSet(url=f"file://{blobs}")
-    folder = prepare_folder(options, data)
-    before = set(list_children(os.getpid()))
+    data, folder, before = prepared(blobs, tmp_path)
+    options = folder.options
     idle = list_dataset(data, options)
     (lister,) = set(list_children(os.getpid())) - before
     copy = pickle.loads(pickle.dumps(idle))
@@ -113,10 +118,8 @@ def test_the_process_that_listed_a_data_set_fills_the_cache(blobs: Path, tmp_pat
 def test_a_process_that_is_to_do_no_more_than_list_ends_with_its_handle(
     blobs: Path, tmp_path: Path
 ) -> None:
-    options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
-    data = DataSet(url=f"file://{blobs}")
-    folder = prepare_folder(options, data)
-    before = set(list_children(os.getpid()))
+    data, folder, before = prepared(blobs, tmp_path)
+    options = folder.options
     idle = list_dataset(data, options)
     (lister,) = set(list_children(os.getpid())) - before
     del idle
