@@ -118,7 +118,7 @@ def digests(tars: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, i
 def store(tars: Path) -> Iterator[StoreProcess]:
     process = StoreProcess(tars)
     yield process
-    process.kill()
+    process.close()
 
 
 @pytest.fixture

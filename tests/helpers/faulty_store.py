@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -141,6 +142,10 @@ def serve(root: Path) -> Iterator[tuple[str, Faults]]:
     thread.join()
 
 
+class _SharedPortServer(ThreadingHTTPServer):
+    allow_reuse_port = True  # beside the socket that keeps the place
+
+
 class StoreProcess:
     """A store in a process of its own.
 
@@ -152,18 +157,22 @@ class StoreProcess:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root, self._port = root, 0
+        self._root = root
+        # Bound and never listening: the port stays ours while the process is down.
+        self._place = socket.socket()
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._place.bind(("127.0.0.1", 0))
+        self._port = self._place.getsockname()[1]
         self._process = self._start()
-        self._port = int(self._read_line())
         self.url = f"http://127.0.0.1:{self._port}"
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, __file__, str(self._root), str(self._port)]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def _read_line(self) -> str:
-        assert self._process.stdout
-        return self._process.stdout.readline()
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        return process
 
     def plan(self, fault: str, end: str, count: int) -> None:
         """Have a fault happen to the next requests for files whose names have this end."""
@@ -172,6 +181,7 @@ class StoreProcess:
         self._process.stdin.flush()
 
     def kill(self) -> None:
+        """Kill it, in the middle of whatever it sends."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -179,19 +189,23 @@ class StoreProcess:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
+    def close(self) -> None:
+        """Kill it, and give its port back."""
+        self.kill()
+        self._place.close()
+
     def restart(self) -> None:
-        """Kill it, in the middle of whatever it sends, and start it again."""
+        """Kill it and start it again, at the same port."""
         self.kill()
         self._process = self._start()
-        assert int(self._read_line()) == self._port
 
 
 def main() -> None:
     """Serve the folder argv[1] at the port argv[2]; faults are lines of the standard input."""
     root, faults = Path(sys.argv[1]), Faults()
-    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), _create_handler(root, faults))
+    server = _SharedPortServer(("127.0.0.1", int(sys.argv[2])), _create_handler(root, faults))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_port, flush=True)
+    print("ready", flush=True)
     for line in sys.stdin:
         fault, end, count = json.loads(line)
         getattr(faults, fault)[end] = count

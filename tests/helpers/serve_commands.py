@@ -8,21 +8,19 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 import yaml
 
 from helpers.forked_python import Process
+from helpers.ports import free_port
 
 
 class Commands:
     """`gpupipe serve` on one config and one port, again and again."""
 
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
-        with socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.address = f"tcp://127.0.0.1:{s.getsockname()[1]}"
+        self.address = f"tcp://127.0.0.1:{free_port()}"
         (folder / "little.yaml").write_text(yaml.safe_dump(config))
         self._words = [
             str(folder / "little.yaml"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from socket import socket
 from typing import Any
 
 import torch
@@ -33,12 +32,6 @@ def serving(
         finally:
             server.stop()
             thread.join()
-
-
-def free_port() -> int:
-    with socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def ids_of(batches: Batches) -> list[list[int]]:

@@ -16,7 +16,7 @@ import gpupipe
 from gpupipe.errors import ServerError
 from gpupipe.protocol import peers
 from gpupipe.protocol.sockets import Waker, describe_listener, dial
-from helpers.served import free_port
+from helpers.ports import free_port
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
@@ -275,9 +275,12 @@ def _config(folder: Path, samples: int, batch_size: int) -> dict[str, Any]:
 
 
 def _free_port() -> int:
-    with socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """One below those that the system gives to connections: nobody takes it between two starts."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 30_000)
+        with socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def main() -> None:

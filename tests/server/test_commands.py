@@ -21,7 +21,7 @@ from gpupipe.cli.app import main
 from gpupipe.runtime.installation import install_command
 from helpers import disks, forked_python
 from helpers.forked_python import executable
-from helpers.served import free_port
+from helpers.ports import free_port
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ import gpupipe
 from gpupipe.server.lease_state import ServerStopped
 from gpupipe.server.write_ahead_log import read_log
 from helpers.forked_python import Process
+from helpers.ports import free_port
 from helpers.serve_commands import Commands, stop
 from helpers.served import Batches, ids_of, same_batches, serving
 
@@ -196,9 +196,7 @@ else:
 def test_a_server_process_ends_its_run_when_it_is_closed_and_not_when_its_parent_dies(
     config: dict[str, Any], whole: list[Batches], tmp_path: Path, end: str
 ) -> None:
-    with socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     words = [
         "-c",
         PARENT,

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import gpupipe
+from helpers.ports import free_port
 from helpers.serve_commands import Commands, stop
-from helpers.served import Batches, free_port, ids_of, same_batches, serving
+from helpers.served import Batches, ids_of, same_batches, serving
 
 CLIENTS = 3
 

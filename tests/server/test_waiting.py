@@ -12,7 +12,8 @@ import pytest
 import gpupipe
 from gpupipe.protocol import sockets
 from helpers import forked_python
-from helpers.served import free_port, serving
+from helpers.ports import free_port
+from helpers.served import serving
 
 
 def test_what_is_waited_for_is_said_once_on_the_standard_error_stream() -> None:
