@@ -31,7 +31,7 @@ The cache folder DIR:
     DIR/workers/             claims: running download workers, with their state
     DIR/runs/                claims: ranks of a training run; and the shards of each epoch
     DIR/epochs.jsonl         one line for each epoch that began
-    DIR/rate                 the state of the common rate limit, see fetching.py
+    DIR/rate                 the state of the common rate limit, see rate_limit.py
     DIR/listing.lock         the lock for listing the data set
     DIR/lock                 the lock for changing any other file
 """

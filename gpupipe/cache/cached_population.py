@@ -175,19 +175,34 @@ class CachedPopulation(Population):
         """Return which shards an epoch can have now, or the reason why it must wait.
 
         Under `epoch: new`, it waits for new shards until all are in the cache. Then it has the new
-        ones, or all if there are none, or too few. The caller must hold the cache's lock.
+        ones, or all if there are none, or too few. What the store refuses is not waited for, unless
+        under `epoch: full`. The caller must hold the cache's lock.
         """
         log = self._folder.commit_log
         missing = self._locations.count_missing(log.live_shards(), len(log.broken_rows()))
+        if self._folder.options.epoch != "full" and self._lacks_only_refused():
+            missing = 0
         since, reason = self._find_since(epoch), ""
         for first in [since] if missing or not since else [since, 0]:
             selection = ShardSelection(log.generation, first)
-            shards, broken = log.live_shards(*selection), len(log.broken_rows(*selection))
-            samples = sum(self._count(selection))
+            shards, samples = log.live_shards(*selection), sum(self._count(selection))
+            # Broken samples alone are an epoch only if there is nothing else.
+            is_epoch = shards or not (first or missing)
+            broken = len(log.broken_rows(*selection)) if is_epoch else 0
             reason = self._locations.explain_wait(shards, broken, missing) or problem(samples)
             if not reason:
                 return selection
         return reason
+
+    def _lacks_only_refused(self) -> bool:
+        """Return whether a download worker has found that the store refuses all that is missing.
+
+        The caller must hold the cache's lock.
+        """
+        reports = self._folder.read_claims("workers").values()
+        newest = self._folder.commit_log.generation
+        is_found = any(report.get("exhausted") == newest for report in reports)
+        return is_found and not self._folder.read_claims()
 
     def _count(self, selection: ShardSelection) -> tuple[int, int]:
         """Return the numbers of samples in shards, and of broken ones."""
@@ -216,7 +231,7 @@ class CachedPopulation(Population):
         """
         if self._run is not None:
             self._run.record_choice(epoch, selection.number)
-        record_epoch(self._folder, selection.generation, samples)
+        record_epoch(self._folder, *selection, samples)
 
     def _check(self, selection: ShardSelection) -> None:
         """Raise StateError unless the cache can still provide shards.

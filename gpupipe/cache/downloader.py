@@ -138,6 +138,7 @@ class DownloadWorker:
             "failed": len(statistics.failed),
             "failures": [why[:_MAX_REASON_LENGTH] for why in failures],
             "lost": {name: why[:_MAX_REASON_LENGTH] for name, why in lost},
+            "exhausted": statistics.exhausted,
         }
 
     def _rate(self) -> float:

@@ -7,11 +7,12 @@ generations do not contain an evicted shard. The shard's file is removed when no
 import json
 import random
 import time
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.shared_files import disk_size, write_all
@@ -26,18 +27,20 @@ class Epoch:
 
     Attributes:
         generation: The generation of the cache that it trains on.
+        since: It lacks the shards that were published in the first `since` lines of the commit log.
         samples: Number of its samples; 0 if it was resumed.
         time: When it began, in seconds since 1970.
     """
 
     generation: int
+    since: int
     samples: int
     time: float
 
 
-def record_epoch(folder: CacheFolder, generation: int, samples: int) -> None:
+def record_epoch(folder: CacheFolder, generation: int, since: int, samples: int) -> None:
     """Record an epoch that begins now. The caller must hold the cache's lock."""
-    line = json.dumps({"generation": generation, "samples": samples, "time": time.time()})
+    line = json.dumps(asdict(Epoch(generation, since, samples, time.time())))
     with (folder.dir / "epochs.jsonl").open("ab", buffering=0) as f:
         write_all(f, line.encode() + b"\n")
 
@@ -54,7 +57,9 @@ def read_epochs(folder: CacheFolder) -> list[Epoch]:
 def _parse_line(line: bytes) -> Epoch | None:
     try:
         record: Any = json.loads(line)
-        return Epoch(int(record["generation"]), int(record["samples"]), float(record["time"]))
+        generation, samples = int(record["generation"]), int(record["samples"])
+        since = int(record.get("since", 0))  # earlier versions of gpupipe write none
+        return Epoch(generation, since, samples, float(record["time"]))
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -65,15 +70,14 @@ def find_last_uses(folder: CacheFolder) -> dict[str, float]:
     This is when the last epoch that used the shard began, in seconds since 1970. Shards that no
     epoch has used are left out. The caller must hold the cache's lock.
     """
-    recorded = sorted(read_epochs(folder), key=lambda e: e.generation)
-    latest = list(accumulate((e.time for e in reversed(recorded)), max))[::-1]
-    generations = [e.generation for e in recorded]
-    times = {}
-    for name, generation in folder.commit_log.publication_generations().items():
-        first = bisect_left(generations, generation)
-        if first < len(latest):
-            times[name] = latest[first]
-    return times
+    published = folder.commit_log.publication_generations()
+    in_order = sorted(published, key=published.__getitem__)
+    generations = [published[name] for name in in_order]
+    times = np.zeros(len(generations))
+    for epoch in sorted(read_epochs(folder), key=lambda e: e.time):
+        bounds = (bisect_right(generations, n) for n in (epoch.since, epoch.generation))
+        times[slice(*bounds)] = epoch.time
+    return {name: used for name, used in zip(in_order, times.tolist(), strict=True) if used}
 
 
 def has_room(folder: CacheFolder, need: int, free: int | None = None) -> bool:
@@ -191,7 +195,7 @@ def _list_unpinned(folder: CacheFolder) -> list[str]:
 
 def _sort_for_eviction(folder: CacheFolder, used: dict[str, float]) -> list[str]:
     """Return the live shards in the order of eviction; `used` is from `find_last_uses`."""
-    names = sorted(folder.commit_log.live_shards())  # as they were published
+    names = list(folder.commit_log.live_shards())  # as they were published
     match folder.options.policy:
         case "lru":
             names.sort(key=lambda name: used.get(name, float("inf")))

@@ -1,38 +1,32 @@
-"""Selects the samples of the next shard, and fetches several at the same time, at a limited rate.
+"""Selects the samples of the next shard, and fetches several at the same time.
 
-The rows are drawn at random, by weight, from those that no worker has fetched. After a failure, a
-row waits before it is fetched again.
+The rows are drawn at random, by weight, from those that no worker has fetched. If the cache evicts
+rows, no row comes again before all others came. After a failure, a row waits before it is fetched
+again.
 """
 
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.listing import UNKNOWN, Listing
+from gpupipe.cache.rate_limit import RateLimit
 from gpupipe.cache.shard_files import END, ShardSample, load_table
 from gpupipe.cache.shared_files import BrokenRows, CachedShard
-from gpupipe.cache.store import ChangedError, Store, UnfetchableError
-from gpupipe.runtime.files import hold_lock
+from gpupipe.cache.store import ChangedError, Store, StoreError, UnfetchableError
+from gpupipe.errors import DataError
 
 _MAX_DRAWN_ROWS = 100_000
 _MAX_SAMPLES_OF_UNKNOWN_SIZE = 4096
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 30.0, 3600.0
-_BURST_SECONDS = 0.5
-_MAX_SECONDS, _MAX_FOREIGN_SECONDS = 3600.0, 60.0
-"""Maximum wait that the rate file may cause. The second value holds if another machine wrote the
-file, or this machine before a reboot.
-"""
-_FORMAT = struct.Struct("<dd36s")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class FailedRows:
@@ -42,26 +36,33 @@ class FailedRows:
 
     Attributes:
         reasons: Why a sample could not be fetched, by row.
+        passing: The rows of these whose failure was the network's or the store's own. It has
+            refused the others, or has sent what cannot be used.
     """
 
     def __init__(self) -> None:
         self.reasons: dict[int, str] = {}
+        self.passing: set[int] = set()
         self._retries: dict[int, tuple[float, float]] = {}
 
     def __len__(self) -> int:
         return len(self.reasons)
 
-    def add(self, row: int, why: str) -> None:
+    def add(self, row: int, why: str, is_passing: bool = False) -> None:
         """Record a failure, and when to try the row again."""
         _, last = self._retries.get(row, (0.0, _FIRST_RETRY_SECONDS / 2))
         pause = min(2 * last, _LAST_RETRY_SECONDS)
+        self.remove(row)
         self._retries[row] = (time.monotonic() + pause, pause)
         self.reasons[row] = why
+        if is_passing:
+            self.passing.add(row)
 
     def remove(self, row: int) -> None:
         """Forget a row that was fetched, by this worker or by another one. Idempotent."""
         self._retries.pop(row, None)
         self.reasons.pop(row, None)
+        self.passing.discard(row)
 
     def list_waiting(self) -> list[int]:
         """Return the rows that must not be tried again yet."""
@@ -80,6 +81,7 @@ class FetchStatistics:
         changed: How the files of samples changed after the listing, by row; None for samples
             that were fetched.
         lost: Why an evicted or damaged shard cannot be fetched again, by its name.
+        exhausted: The last generation in which the cache lacked only what the store refuses.
     """
 
     bytes: int = 0
@@ -87,6 +89,7 @@ class FetchStatistics:
     failed: FailedRows = field(default_factory=FailedRows)
     changed: BrokenRows = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    exhausted: int = -1
 
 
 class RowSelection:
@@ -113,6 +116,10 @@ class RowSelection:
         self._folder, self._listing, self._seed = folder, listing, seed
         self._find_rows = find_rows or self._read_rows
         self._weights = listing.weights if is_weighted else None
+        # Under `grow`, a row of weight 2 comes twice as often, not only earlier.
+        has_passes = self._weights is None or folder.options.epoch == "new"
+        self._counts = np.zeros(len(listing), np.int32) if has_passes else None
+        """How often each row was published, int32 (N,)."""
         self._rows_of_shards: dict[str, NDArray[np.int64]] = {}
         self._generation = -1
         self._is_uncached: NDArray[np.bool_] = np.empty(0, bool)
@@ -121,7 +128,8 @@ class RowSelection:
         """Draw up to 100,000 rows that no worker has cached or is fetching.
 
         Draws without replacement, with probabilities in proportion to the weights. To do this, it
-        sorts rows by an exponential variate divided by the row's weight.
+        sorts rows by an exponential variate divided by the row's weight. Rows that were cached less
+        often come first.
 
         Args:
             number: The number of the shard, which seeds the draw.
@@ -135,18 +143,26 @@ class RowSelection:
         times = random.exponential(size=len(rows))
         if self._weights is not None:
             times /= self._weights[rows]
+        if self._counts is not None:
+            times /= 1 + times  # the same order, within [0, 1)
+            times += self._counts[rows]
         count = min(len(rows), _MAX_DRAWN_ROWS)
         first = np.argpartition(times, count - 1)[:count]
         return rows[first[np.argsort(times[first])]]
 
     def _list_available(self, failed: FailedRows) -> NDArray[np.int64]:
         is_available = self._find_uncached().copy()
-        for claim in self._folder.read_claims().values():
-            is_available[claim.get("rows", [])] = False
         for row in [row for row in failed.reasons if not is_available[row]]:
             failed.remove(row)  # another worker fetched it
+        claims = self._folder.read_claims().values()
+        claimed = {row for claim in claims for row in claim.get("rows", [])}
+        is_available[list(claimed)] = False
         is_available[failed.list_waiting()] = False
-        return np.flatnonzero(is_available)
+        rows = np.flatnonzero(is_available)
+        if self._counts is not None and (coming := claimed - failed.reasons.keys()):
+            # What another worker fetches comes before anything comes once more than that.
+            rows = rows[self._counts[rows] <= self._counts[list(coming)].min()]
+        return rows
 
     def _find_uncached(self) -> NDArray[np.bool_]:
         """Return a mask, bool (N,): rows of weight above 0 that the newest generation lacks."""
@@ -164,8 +180,26 @@ class RowSelection:
             }
             for rows in self._rows_of_shards.values():
                 is_uncached[rows] = False
+            if self._counts is not None:
+                self._count_published(self._counts, before)
             self._generation, self._is_uncached = log.generation, is_uncached
         return self._is_uncached
+
+    def _count_published(
+        self, counts: NDArray[np.int32], before: dict[str, NDArray[np.int64]]
+    ) -> None:
+        """Count the rows that were published since the last call.
+
+        `before` are rows of shards that were in the cache then. The table of a shard that was
+        evicted long ago may be gone: its rows do not count.
+        """
+        known = before | self._rows_of_shards
+        for shard in self._folder.commit_log.list_published(max(self._generation, 0)):
+            if shard.name in known:
+                counts[known[shard.name]] += 1
+            else:
+                with suppress(DataError):
+                    counts[self._find_rows(shard)] += 1
 
     def _read_rows(self, shard: CachedShard) -> NDArray[np.int64]:
         return np.asarray(load_table(self._folder.table_path(shard.name), shard.table_hash)[0])
@@ -191,59 +225,6 @@ class RowSelection:
             total += stored_size
         is_exact = all(self._listing.sizes[s.row] != UNKNOWN for s in samples)
         return samples, total if is_exact else max(total, shard_size)
-
-
-class RateLimit:
-    """A rate limit that processes share through a file.
-
-    The file holds the time at which the recorded transfers are within the limit again: by the wall
-    clock, and by the monotonic clock, which nobody can set. It also holds the id of the machine's
-    boot. Processes of the same boot use the monotonic clock, and others the wall clock.
-
-    Args:
-        path: The file.
-        bytes_per_second: The limit; None for no limit.
-        pause: Sleeps for a number of seconds.
-    """
-
-    def __init__(
-        self, path: Path, bytes_per_second: int | None, pause: Callable[[float], None] = time.sleep
-    ) -> None:
-        self._path, self._rate, self._pause = path, bytes_per_second, pause
-        self._boot = _read_boot_id()
-
-    def take(self, size: int) -> None:
-        """Record a transfer of `size` bytes, and sleep until the rate limit allows it."""
-        if self._rate is None:
-            return
-        with hold_lock(self._path), self._path.open("r+b", buffering=0) as f:
-            wait = max(self._remaining_seconds(f.read()), -_BURST_SECONDS) + size / self._rate
-            f.seek(0)
-            f.write(_FORMAT.pack(time.time() + wait, time.monotonic() + wait, self._boot))
-        self._pause(max(0.0, wait))
-
-    def _remaining_seconds(self, stored: bytes) -> float:
-        """Return in how many seconds the recorded transfers are within the limit.
-
-        A negative number says for how long they have been.
-
-        Args:
-            stored: The content of the file that the processes share.
-        """
-        if len(stored) != _FORMAT.size:  # a new file, or a damaged one
-            return -_BURST_SECONDS
-        until, monotonic_until, boot = _FORMAT.unpack(stored)
-        if self._boot.strip(b"\0") and boot == self._boot:
-            return float(min(monotonic_until - time.monotonic(), _MAX_SECONDS))
-        return float(min(until - time.time(), _MAX_FOREIGN_SECONDS))
-
-
-def _read_boot_id() -> bytes:
-    """Return the id of this machine's current boot, 36 bytes; zeros if the system has none."""
-    try:
-        return _BOOT_ID.read_bytes().strip()[:36].ljust(36, b"\0")
-    except OSError:
-        return bytes(36)
 
 
 class Fetcher:
@@ -302,7 +283,8 @@ class Fetcher:
         try:
             data = future.result()
         except UnfetchableError as e:
-            self._statistics.failed.add(sample.row, f"{sample.name}: {e}")
+            is_passing = isinstance(e, StoreError)
+            self._statistics.failed.add(sample.row, f"{sample.name}: {e}", is_passing)
             if isinstance(e, ChangedError):
                 self._statistics.changed[sample.row] = str(e)
             return None

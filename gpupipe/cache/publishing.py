@@ -14,7 +14,8 @@ from typing import Literal
 
 from gpupipe.cache import evict, listing
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.fetching import FetchStatistics, RateLimit
+from gpupipe.cache.fetching import FetchStatistics
+from gpupipe.cache.rate_limit import RateLimit
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import CachedShard, Claim
 from gpupipe.cache.store import Store
@@ -109,7 +110,10 @@ class ShardPublisher(ABC):
             return self._claim_new() if fresh else self._explain_nothing_to_fetch()
 
     def _explain_nothing_to_fetch(self) -> FillOutcome:
-        return "failed" if len(self.statistics.failed) else "complete"
+        failed, folder = self.statistics.failed, self._folder
+        if not failed.passing and not folder.read_claims():
+            self.statistics.exhausted = folder.commit_log.generation
+        return "failed" if len(failed) else "complete"
 
     def _claim(
         self, name: str, rows: list[int], reserved: int, before: CachedShard | None = None

@@ -64,12 +64,12 @@ class CacheOptions(_Frozen):
         low_water: A full cache evicts shards until it takes this share of max_bytes, 0 to 1. Only
             shards that an epoch has trained on are evicted.
         policy: Which shards are evicted first. fifo: those published first; lru: those that no
-            epoch has used for longest; random. With engine: ray, random works as fifo.
+            epoch has used for longest, which differs from fifo where several runs share the folder,
+            or resume; random. With engine: ray, random works as fifo.
         epoch: Which samples an epoch has. grow: those that are published when it begins. new: only
             those that came since the epoch before it began, and all once the whole data set is in
-            the cache. So each sample comes once before any comes again, except those that are
-            evicted and fetched again. full: all, and it begins once the whole data set is in the
-            cache.
+            the cache, except what the store refuses. So each sample comes once before any comes
+            again. full: all, and it begins once the whole data set is in the cache.
         workers: Number of download workers that rank 0 starts, 0 to 256. With 0, run `gpupipe cache
             fill` elsewhere.
         connections: Samples that a download worker fetches at the same time, 1 to 256; with

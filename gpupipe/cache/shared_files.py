@@ -207,6 +207,14 @@ class CommitLog:
                 broken |= record
         return {row: why for row, why in broken.items() if why is not None}
 
+    def list_published(self, since: int = 0) -> list[CachedShard]:
+        """Return the shards that were published after the first `since` lines, in this order.
+
+        A shard that was evicted and published again is there twice.
+        """
+        records = self._records[since:]
+        return [record for record in records if isinstance(record, CachedShard)]
+
     def publication_generations(self) -> dict[str, int]:
         """Return a dict from the name of each shard to the generation that published it."""
         return {

@@ -6,8 +6,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from gpupipe.cache.digests import compute_digest
-from gpupipe.cache.fetching import FetchStatistics, RateLimit
+from gpupipe.cache.fetching import FetchStatistics
 from gpupipe.cache.listing import UNKNOWN, Listing, StoredFile
+from gpupipe.cache.rate_limit import RateLimit
 from gpupipe.cache.store import ChangedError, Store, StoreError, UnfetchableError
 
 _PART = 8 << 20
@@ -54,12 +55,10 @@ class ShardFetcher:
         try:
             self._store.retry(lambda: self._fetch_once(file, target))
         except UnfetchableError as e:
-            self._statistics.failed.add(row, f"{file.name}: {e}")
+            self._statistics.failed.add(row, f"{file.name}: {e}", isinstance(e, StoreError))
             if isinstance(e, ChangedError):
                 self._statistics.changed[row] = str(e)
             return False
-        self._statistics.failed.remove(row)
-        self._statistics.changed[row] = None
         return True
 
     def _fetch_once(self, file: StoredFile, target: Path) -> None:

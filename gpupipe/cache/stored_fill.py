@@ -102,6 +102,8 @@ class StoredShardFiller(ShardPublisher):
         for path in [job.table, *files[1:]]:
             _sync(path)
         self.statistics.samples += len(table)
+        self.statistics.failed.remove(row)
+        self.statistics.changed[row] = None
         return CachedShard(
             job.name,
             len(table),

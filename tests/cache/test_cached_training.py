@@ -113,4 +113,4 @@ def test_a_damaged_record_of_an_epoch_is_left_out(make: Any) -> None:
         + json.dumps({"generation": 1, "samples": 2, "time": 3.0})
         + "\n"
     )
-    assert evict.read_epochs(made.folder) == [evict.Epoch(1, 2, 3.0)]
+    assert evict.read_epochs(made.folder) == [evict.Epoch(1, 0, 2, 3.0)]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpupipe.cache import evict, maintenance
+from helpers import stored_shards
 from helpers.cache_contents import began, disk_size, rows_of
 
 
@@ -42,20 +43,38 @@ def test_the_disk_never_holds_more_than_max_bytes(make: Any, policy: str) -> Non
     assert maintenance.read_status(made.folder).evicted > 10
 
 
-def test_which_shards_go_first(make: Any, tmp_path: Path) -> None:
-    for policy, expected in (("fifo", "00000001"), ("lru", "00000003")):
-        made = make(max_bytes="600kB", policy=policy, low_water=0.8, dir=tmp_path / policy)
-        made.fill()
-        began(made.folder)
-        with made.folder.lock():
-            evict.record_epoch(made.folder, 2, 8)  # a later epoch goes on with an old generation
-            made.folder.remove_leftovers()
-            evict.make_room(made.folder, 100_000)
-            gone = (
-                made.folder.commit_log.published.keys()
-                - made.folder.commit_log.live_shards().keys()
-            )
-        assert min(gone) == expected
+@pytest.mark.parametrize(
+    ("policy", "generation", "since", "expected"),
+    [
+        ("fifo", 2, 0, "00000001"),
+        ("lru", 2, 0, "00000003"),  # a later epoch goes on with an old generation
+        ("lru", 2, 1, "00000001"),  # and had only what was new then
+        ("lru", 1, 0, "00000002"),
+    ],
+)
+def test_which_shards_go_first(
+    make: Any, policy: str, generation: int, since: int, expected: str
+) -> None:
+    made = make(max_bytes="600kB", policy=policy, low_water=0.8)
+    made.fill()
+    began(made.folder)
+    with made.folder.lock():
+        evict.record_epoch(made.folder, generation, since, 8)
+        made.folder.remove_leftovers()
+        evict.make_room(made.folder, 100_000)
+    gone = made.folder.commit_log.published.keys() - made.folder.commit_log.live_shards().keys()
+    assert min(gone) == expected
+
+
+def test_stored_shards_go_in_the_order_in_which_they_came(make: Any, tars: Path) -> None:
+    made = make({"url": f"file://{tars}", "shards": stored_shards.PATTERN})
+    made.fill()
+    folder = made.folder
+    folder.commit_log.refresh()
+    came = list(folder.commit_log.live_shards())
+    assert came != sorted(came)
+    with folder.lock():
+        assert evict.evict_down_to(folder, folder.count_bytes() - 1) == came[:1]
 
 
 def test_what_an_epoch_pinned_stays_and_what_was_evicted_meanwhile_goes_with_the_pin(

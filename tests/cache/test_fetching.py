@@ -1,16 +1,17 @@
-"""Which samples are drawn, when failed ones are tried again, and the rate limit of all workers."""
+"""Which samples are drawn, and when failed ones are tried again."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gpupipe.cache import fetching
-from gpupipe.cache.fetching import FailedRows, RateLimit, RowSelection
+from gpupipe.cache import evict
+from gpupipe.cache.fetching import FailedRows, RowSelection
+from gpupipe.cache.shard_files import load_table
+from helpers.cache_contents import began
 
 
 @pytest.mark.parametrize("seconds", [-86_400, 86_400])
@@ -48,72 +49,55 @@ def test_draws_are_without_replacement(make: Any) -> None:
 def test_rows_that_failed_wait_and_those_that_others_fetched_are_forgotten(make: Any) -> None:
     made = make()
     failed = FailedRows()
-    failed.add(3, "a/3.jpg: HTTP 500")
+    failed.add(3, "a/3.jpg: HTTP 500", is_passing=True)
     selection = RowSelection(made.folder, made.listing, seed=0, is_weighted=False)
     with made.folder.lock():
-        claim = made.folder.create_claim("claims", "00000001", {"rows": [5]})
+        claim = made.folder.create_claim("claims", "00000001", {"rows": [3, 5]})
         assert set(range(40)) - set(selection.draw(2, failed).tolist()) == {3, 5}
-        claim.write({"rows": [3]})
-        selection.draw(2, failed)
-    assert not len(failed)
-    claim.release()
+        assert list(failed.reasons) == list(failed.passing) == [3]  # another only tries it
+        claim.release()
+    made.fill()
+    with made.folder.lock():
+        assert not len(selection.draw(3, failed))
+    assert not failed.reasons
+    assert not failed.passing
 
 
-def test_a_rate_limit_is_of_all_workers_together(tmp_path: Path) -> None:
-    waits: list[float] = []
-    first, second = (RateLimit(tmp_path / "rate", 1000, waits.append) for _ in range(2))
-    started = time.monotonic()
-    for rate in (first, second, first, second):
-        rate.take(1000)
-    behind = time.monotonic() - started
-    assert all(n + 0.5 - behind <= wait <= n + 0.5 + 0.01 for n, wait in enumerate(waits))
-    RateLimit(tmp_path / "other", None, waits.append).take(10**12)
-    assert len(waits) == 4
+def test_no_row_comes_again_before_all_others_came(make: Any) -> None:
+    made = make(max_bytes="500kB", low_water=0.5)
+    seen, again, passes = set[int](), set[int](), 0
+    while passes < 3:
+        if made.filler.publish_shard() == "no room":
+            began(made.folder)
+            continue
+        made.folder.commit_log.refresh()
+        *_, newest = made.folder.commit_log.list_published()
+        table = made.folder.table_path(newest.name)
+        rows = set(load_table(table, newest.table_hash)[0].tolist())
+        again |= rows & seen  # the next pass may begin in the shard in which this one ends
+        seen |= rows
+        if len(seen) == 40:
+            seen, again, passes = again, set(), passes + 1
+        else:
+            assert not again
 
 
-@pytest.mark.parametrize("seconds", [-86_400, 86_400])
-def test_a_clock_that_is_set_neither_stalls_nor_floods(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
-) -> None:
-    waits: list[float] = []
-    started, wall = time.monotonic(), time.time
-    RateLimit(tmp_path / "rate", 1000, waits.append).take(20_000)
-    monkeypatch.setattr(time, "time", lambda: wall() + seconds)
-    RateLimit(tmp_path / "rate", 1000, waits.append).take(1000)
-    behind = time.monotonic() - started
-    assert 20.5 - behind <= waits[1] <= 20.51
-
-
-@pytest.mark.parametrize("seconds", [-86_400, 86_400])
-def test_a_time_of_before_a_reboot_or_of_another_machine_stalls_nobody_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
-) -> None:
-    waits: list[float] = []
-    RateLimit(tmp_path / "rate", 1000, waits.append).take(20_000)
-    (tmp_path / "boot_id").write_text("11111111-2222-3333-4444-555555555555\n")
-    monkeypatch.setattr(fetching, "_BOOT_ID", tmp_path / "boot_id")
-    wall, monotonic = time.time, time.monotonic
-    monkeypatch.setattr(time, "time", lambda: wall() + seconds)
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic() - 10**6)
-    rate = RateLimit(tmp_path / "rate", 1000, waits.append)
-    rate.take(1000)
-    assert 0.5 <= waits[1] <= 61
-    rate.take(1000)
-    assert waits[2] == pytest.approx(waits[1] + 1, abs=0.2)
-
-
-def test_a_file_stalls_nobody_for_longer_than_an_hour(tmp_path: Path) -> None:
-    """Whatever it holds: damage, or the bytes that were taken under a much lower limit."""
-    waits: list[float] = []
-    RateLimit(tmp_path / "rate", 1, waits.append).take(10**9)
-    RateLimit(tmp_path / "rate", 1000, waits.append).take(1000)
-    assert waits[1] == 3601
-
-
-def test_a_file_of_another_length_is_replaced(tmp_path: Path) -> None:
-    waits: list[float] = []
-    (tmp_path / "rate").write_bytes(bytes(8))
-    rate = RateLimit(tmp_path / "rate", 1000, waits.append)
-    rate.take(1000)
-    rate.take(1000)
-    assert waits == pytest.approx([0.5, 1.5], abs=0.2)
+def test_what_another_worker_fetches_comes_before_the_next_pass(make: Any) -> None:
+    made = make(low_water=0.0)
+    made.fill()
+    folder, selection = made.folder, RowSelection(made.folder, made.listing, 0, False)
+    with folder.lock():
+        evict.evict_down_to(folder, 0)
+        assert len(selection.draw(1, FailedRows())) == 40
+    made.filler.publish_shard()
+    with folder.lock():
+        cached = np.setdiff1d(np.arange(40), selection.draw(2, FailedRows()))
+        evict.evict_down_to(folder, 0)
+        rows = selection.draw(3, FailedRows())
+        assert set(rows[-len(cached) :]) == set(cached)
+        claim = folder.create_claim("claims", "00000099", {"rows": rows[:1].tolist()})
+        assert set(selection.draw(4, FailedRows())) == set(rows[1 : -len(cached)])
+        failed = FailedRows()
+        failed.add(int(rows[0]), "404")  # whatever another worker has with it
+        assert len(selection.draw(4, failed)) == 39
+        claim.release()

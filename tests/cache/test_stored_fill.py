@@ -112,9 +112,25 @@ def copy(tars: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tars, tmp_path / "copy"))
 
 
-def test_a_shard_that_is_damaged_in_the_store_is_broken_until_it_is_mended(
-    make: Any, copy: Path
+def test_a_shard_that_came_damaged_is_broken_until_it_comes_whole(
+    make: Any, web_tars: tuple[str, Any]
 ) -> None:
+    url, faults = web_tars
+    made = make({"url": url, "shards": NAMES})
+    faults.wrong[NAMES[2]] = 1
+    assert made.fill() == "failed"
+    (row,) = made.folder.commit_log.broken_rows()
+    assert list(made.filler.statistics.failed.reasons) == [row]
+    assert made.filler.statistics.exhausted == made.folder.commit_log.generation
+    mending = made.another()
+    assert mending.publish_shard() == "published"
+    assert mending.statistics.changed == {}
+    assert made.fill() == "complete"
+    assert made.folder.commit_log.broken_rows() == {}
+    assert not made.filler.statistics.failed.reasons
+
+
+def test_a_shard_that_is_damaged_in_the_store_is_named(make: Any, copy: Path) -> None:
     whole = (copy / NAMES[2]).read_bytes()
     (copy / NAMES[2]).write_bytes(whole[: len(whole) // 2])
     made = make({"url": f"file://{copy}", "shards": PATTERN})

@@ -21,6 +21,7 @@ from gpupipe.cache.stored_fill import name_of
 from gpupipe.testing import check_loader
 from helpers.cache_contents import disk_size
 from helpers.cached_loading import ENGINES, Config, complete, ids, load
+from helpers.faulty_store import serve
 from helpers.full_product import IS_FULL
 from helpers.stored_shards import NAMES, PATTERN, cached, write_tar
 
@@ -181,6 +182,43 @@ def test_new_brings_each_sample_once_before_any_comes_again(
         assert sorted(ids(loader)) == IDS
     with load(config, engine="cpu") as loader:
         assert sorted(ids(loader)) == IDS
+
+
+def test_new_brings_each_shard_once_a_pass_through_a_small_cache(settings: Any) -> None:
+    config = settings(epoch="new", max_bytes="800kB", low_water=0.6, workers=2)
+    counts = dict.fromkeys(IDS, 0)
+    with load(config, engine="cpu") as loader:
+        while min(counts.values()) < 2:
+            for id in ids(loader):
+                counts[id] += 1
+            assert max(counts.values()) - min(counts.values()) <= 1
+
+
+@pytest.mark.parametrize("fault", ["forbidden", "gone", "damaged"])
+def test_new_waits_for_no_shard_that_the_store_refuses(
+    settings: Any, tars: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], fault: str
+) -> None:
+    root = Path(shutil.copytree(tars, tmp_path / "copy"))
+    shard = sorted(NAMES).index(NAMES[3])
+    rest = [id for id in IDS if id >> 32 != shard]
+    with serve(root) as (url, faults):
+        if fault == "damaged":
+            (root / NAMES[3]).write_bytes((root / NAMES[3]).read_bytes()[:-100_000])
+        else:
+            getattr(faults, fault)[NAMES[3]] = 10**9
+        config = settings(url=url, shards=NAMES, epoch="new", workers=2, wait=60)
+        with load(config, engine="cpu", on_error="skip", max_bad=0.9) as loader:
+            seen: list[int] = []
+            while len(seen) < len(rest):
+                seen += ids(loader)
+            assert sorted(seen) == rest
+            for _ in range(2):
+                assert sorted(ids(loader)) == rest
+        attempts = sum(path.endswith(NAMES[3]) for path in faults.asked)
+    assert attempts <= 8, "the pauses between attempts of two workers"
+    said = capfd.readouterr().err
+    assert f"{NAMES[3]}: " in said
+    assert "is tried again later" in said
 
 
 @pytest.mark.parametrize("options", WORKERS if IS_FULL else WORKERS[1:], ids=str)

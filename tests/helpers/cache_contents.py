@@ -34,5 +34,6 @@ def began(folder: CacheFolder) -> None:
         evict.record_epoch(
             folder,
             folder.commit_log.generation,
+            0,
             sum(s.samples for s in folder.commit_log.live_shards().values()),
         )
