@@ -2,11 +2,11 @@
 
 Usage: `python -m gpupipe.cache.downloader`.
 
-It reads Tasks, a line of JSON each, from standard input, and ends when standard input is closed. So
-it never outlives its parent. After a task that only lists, it waits for the next one: to start a
-process and to import a store's client takes most of a second. It is not a fork, because the parent
-may run DALI's threads. It is not a thread of the parent, because fetching and writing would take
-the GIL from training.
+It reads Tasks, a line of JSON each, from standard input, and ends when standard input is closed, or
+when its parent has ended: a fork of the parent may hold the pipe open. After a task that only
+lists, it waits for the next one: to start a process and to import a store's client takes most of a
+second. It is not a fork, because the parent may run DALI's threads. It is not a thread of the
+parent, because fetching and writing would take the GIL from training.
 """
 
 import contextlib
@@ -99,11 +99,8 @@ class DownloadWorker:
         return min(_PAUSES.get(outcome, 0.0) * 1.2**self._idle_steps, _MAX_PAUSE)
 
     def _send_heartbeats(self) -> None:
-        parent = os.getppid()
         while True:
             time.sleep(_HEARTBEAT_SECONDS)
-            if os.getppid() != parent:
-                os._exit(0)
             with contextlib.suppress(OSError):  # the disk is full; the next report follows soon
                 self._claim.write(self._report())
 
@@ -188,6 +185,13 @@ def _read_tasks(lines: SimpleQueue[bytes]) -> None:
     os._exit(0)  # the parent has ended, or needs this process no longer
 
 
+def _end_with_parent() -> None:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(_HEARTBEAT_SECONDS)
+    os._exit(0)
+
+
 def main() -> NoReturn:
     """Run tasks from standard input; print the outcome of each as a line of JSON.
 
@@ -195,6 +199,7 @@ def main() -> NoReturn:
     """
     lines: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read_tasks, args=(lines,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     is_last, status = False, 0
     while not is_last:
         task = Task.model_validate_json(lines.get())

@@ -37,14 +37,14 @@ class StoreFiles:
 
 
 def list_store(path: str) -> StoreFiles:
-    """Return the files of a store.
+    """Return the files of a store: a folder, whatever its name, or a ZIP file.
 
     Raises:
         OSError: It cannot be read.
         DamagedError: The ZIP file is damaged, or holds no store.
         ValueError: The ZIP file is compressed.
     """
-    return _list_zip(path) if path.endswith(ZIP) else _list_folder(path)
+    return _list_folder(path) if os.path.isdir(path) else _list_zip(path)  # noqa: PTH112
 
 
 def _list_folder(path: str) -> StoreFiles:

@@ -15,7 +15,7 @@ from gpupipe.formats import DamagedError, chunk_codecs
 from gpupipe.formats.array_store import ArrayStore, check_dtype
 from gpupipe.formats.chunk_codecs import NUMCODECS, Codec
 from gpupipe.formats.chunk_grid import ChunkGrid
-from gpupipe.formats.store_files import ZIP, list_store
+from gpupipe.formats.store_files import list_store
 from gpupipe.formats.stored_arrays import ChunkPlaces, StoredSpans
 
 _ROWS_WITHOUT_BYTES = 1_000_000
@@ -55,7 +55,7 @@ class ZarrStore(ArrayStore):
         self._files = list_store(path)
         self._numbers = {name: number for number, name in enumerate(self._files.names)}
         try:
-            store = zarr.storage.ZipStore(path, mode="r") if path.endswith(ZIP) else path
+            store = zarr.storage.ZipStore(path, mode="r") if self.files == [path] else path
             self._root: Any = zarr.open(store, mode="r", path=self._files.folder)
         except Exception as e:  # whatever damaged JSON leads zarr to
             raise DamagedError(f"zarr cannot open it: {_first_line(e)}") from e

@@ -36,5 +36,5 @@ Attributes:
     def list_files(self) -> list[Path]:
         files: list[Path] = []
         for store in self.list_stores():
-            files += [store] if store.suffix == ZIP else map(Path, list_store(str(store)).paths)
+            files += [store] if store.is_file() else map(Path, list_store(str(store)).paths)
         return files

@@ -9,7 +9,9 @@ from gpupipe.formats import DamagedError
 from gpupipe.formats.store_files import list_store
 
 
-def test_files_at_every_depth_are_sorted_with_their_sizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["a.zarr", "a.zarr.zip"])
+def test_files_at_every_depth_are_sorted_with_their_sizes(tmp_path: Path, folder: str) -> None:
+    tmp_path /= folder
     for name, size in {"x/c/10": 3, "x/c/9": 4, "zarr.json": 5, "x/zarr.json": 6}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x" * size)

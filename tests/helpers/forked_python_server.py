@@ -178,6 +178,7 @@ def _main(arguments: list[str]) -> None:
     sys.path[0:1] = ["", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     if kind == "-m":
         sys.argv = words
+        sys.modules.pop(words[0], None)  # a program runs its module anew, with what that imports
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     elif kind == "-c":
         code, *rest = words

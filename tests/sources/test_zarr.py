@@ -73,6 +73,9 @@ def test_stores_are_folders(path: Path, tmp_path: Path) -> None:
             Zarr(stores=str(tmp_path / name), fields={"image": "x"}).index()
     index = Zarr(stores=str(tmp_path / "*.zarr"), fields={"image": "images"}).index()
     assert len(index) == COUNT
+    path.rename(tmp_path / "folder.zarr.zip")
+    named = Zarr(stores=str(tmp_path / "*.zip"), fields={"image": "images"}).index()
+    assert bytes(named.read(3)) == IMAGES[3].tobytes()
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: zarr cannot open it: No group found"):
         Zarr(stores=str(tmp_path / "empty"), fields={"image": "x"}).index()
