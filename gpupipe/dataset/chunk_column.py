@@ -182,7 +182,17 @@ class ChunkColumn(Column):
     @property
     def max_row_of_chunks(self) -> int:
         """The bytes of the decoded chunks that hold one row, at most."""
-        return max(grid.chunk_bytes * grid.chunks_per_row for grid in self.table.parsed)
+        return max(self._bytes_of_grids)
+
+    @property
+    def largest_row(self) -> int:
+        """The first row whose decoded chunks have the most bytes."""
+        sizes = self._bytes_of_grids
+        return int(np.argmax(self.grid == sizes.index(max(sizes))))
+
+    @property
+    def _bytes_of_grids(self) -> list[int]:
+        return [grid.chunk_bytes * grid.chunks_per_row for grid in self.table.parsed]
 
     def number_chunks(self, rows: Rows | None = None) -> NDArray[np.int64]:
         """Return for each row the position in the table of the first chunk that holds it.

@@ -1,6 +1,7 @@
 """remote: A data set in a remote store, read through a local cache that grows with the epochs."""
 
 import inspect
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from glob import escape
@@ -27,6 +28,7 @@ from gpupipe.cache.stored_index import (
     wait_for_shard,
 )
 from gpupipe.cache.worker_pool import IdleWorker, WorkerPool, explain_too_large
+from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import Column, Rows
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import Population, UnmapFiles
@@ -36,6 +38,7 @@ from gpupipe.errors import DataError
 from gpupipe.sampling.chunk_order import ChunkOrder
 from gpupipe.sources.helpers.array_stores import DEFAULT_BUFFER, ArrayStoreSource
 
+_log = logging.getLogger("gpupipe")
 _NOWHERE = "/dev/null/shards"
 """No file can be there: a source that must read one for its specs fails."""
 
@@ -164,17 +167,38 @@ class Remote(DataSet, Source):
     def chunk_order(self, index: Index) -> ChunkOrder | None:
         """Return the order of the samples by the chunks of stored shards.
 
+        Chunks of a later shard may be too large for the cache of chunks. Then a warning names it.
+
         Raises:
-            DataError: Samples of the first shard share no chunks, or the cache of chunks cannot
-                hold the buffer.
+            DataError: The cache of chunks cannot hold the buffer of the shards that are there.
         """
-        source, of_shard = self._index_one_shard()
+        source = create_source(self)
         assert isinstance(source, ArrayStoreSource)
         assert isinstance(index, StoredIndex)
-        if source.buffer is None:  # or ranks that read different shards would have different orders
-            source = source.model_copy(update={"buffer": DEFAULT_BUFFER})
-        order = source.chunk_order(of_shard)
-        return None if order is None else ChunkOrder(index.number_chunks, order.buffer)
+        # Not as many as fit, or ranks that read different shards would have different orders.
+        buffer, warned = source.buffer or DEFAULT_BUFFER, set[str]()
+
+        def explain_large_chunks() -> str:
+            present = index.table.snapshot.index
+            return source.explain_large_chunks(present, buffer, "data.options")
+
+        if fault := explain_large_chunks():
+            raise DataError(fault)
+        column = index.table.snapshot.index.columns.get(index.main)
+        if column is not None and not (isinstance(column, ChunkColumn) and column.shares_chunks):
+            _log.warning(
+                "gpupipe: data.options.order: chunks changes nothing for the shards that are in "
+                "the cache so far: their samples share no chunks (%s)",
+                self.url,
+            )
+
+        def number_chunks(ids: Rows | None) -> Rows:
+            if (fault := explain_large_chunks()) and fault not in warned:
+                warned.add(fault)
+                _log.warning("gpupipe: chunks are decoded again and again: %s", fault)
+            return index.number_chunks(ids)
+
+        return ChunkOrder(number_chunks, buffer)
 
     def population(
         self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles

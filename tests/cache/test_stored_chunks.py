@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from helpers.cached_loading import Config, load
 from helpers.full_product import IS_FULL
 
 CHUNK = 4
+SEED = 3
+"""With this, the first of two shards comes first."""
 STARTS = (0, 9, 15)
 COUNTS = (9, 6, 7)
 DATA: dict[str, Any] = {"fields": {"image": "images"}, "label": "labels"}
@@ -79,22 +82,39 @@ def test_epochs_have_what_the_store_has(
                 loader.load_state_dict(first)
 
 
-def test_the_default_buffer_does_not_depend_on_the_shard_that_came_first(
-    tmp_path: Path, config: Config
+def test_the_buffer_does_not_depend_on_the_shard_that_came_first(
+    tmp_path: Path, config: Config, make: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Samples of the first one share no chunks, and the chunks of the other are too large."""
     (tmp_path / "large").mkdir()
-    with h5py.File(tmp_path / "large/s-0.h5", "w") as file:
-        images = np.zeros((8, 70, 70, 3), np.uint8)
-        file.create_dataset("images", data=images, chunks=(4, 70, 70, 3), compression="gzip")
-        file["labels"] = np.arange(8)
-    settings = config(url=f"file://{tmp_path}/large", shards="*.h5")
-    settings["data"] |= DATA | {"options": {"order": "chunks", "chunk_cache": "1MB"}}
+    images = np.zeros((8, 70, 70, 3), np.uint8)
+    for n, options in enumerate([{}, {"chunks": (4, 70, 70, 3), "compression": "gzip"}]):
+        with h5py.File(tmp_path / f"large/s-{n}.h5", "w") as file:
+            file.create_dataset("images", data=images, **options)
+            file["labels"] = np.arange(8 * n, 8 * n + 8)
+    settings = config(url=f"file://{tmp_path}/large", shards="*.h5", workers=0)
+    settings["data"] |= DATA | {"options": {"order": "chunks", "chunk_cache": "1MB"}, "seed": SEED}
     settings["pipeline"] = []
-    with pytest.raises(gpupipe.DataError, match=r"64 chunks of 58,800 bytes .*buffer to at most 9"):
+    filler = make({"url": f"file://{tmp_path}/large", "shards": "*.h5", "seed": SEED} | DATA).filler
+    assert filler.publish_shard() == "published"
+
+    def train(loader: gpupipe.Loader) -> list[int]:
+        return sorted(label for batch in loader for label in batch["label"].tolist())
+
+    with load(settings, engine="cpu") as loader:
+        assert train(loader) == [*range(8)]
+        assert "their samples share no chunks" in caplog.text
+        assert filler.publish_shard() == "published"
+        train(loader)  # may have begun before
+        for _ in range(2):
+            assert train(loader) == [*range(16)]
+    said = r"s-1\.h5:images row 0: 64 chunks of 58,800 bytes .*data\.options\.buffer to at most 9"
+    assert len(re.findall(said, caplog.text)) == 1
+    with pytest.raises(gpupipe.DataError, match=said):
         load(settings, engine="cpu")
     settings["data"]["options"]["buffer"] = 9
     with load(settings, engine="cpu") as loader:
-        assert sorted(label for batch in loader for label in batch["label"].tolist()) == [*range(8)]
+        assert train(loader) == [*range(16)]
 
 
 def test_a_damaged_chunk_is_not_decoded(make: Any, store: Path) -> None:

@@ -185,26 +185,48 @@ class ArrayStoreSource(FileSource):
         """
         if self.order == "rows":
             return None
-        columns = [column for column in index.columns.values() if isinstance(column, ChunkColumn)]
         column = index.columns[index.main]
         if not isinstance(column, ChunkColumn) or not column.shares_chunks:
             raise DataError(
                 f"{index.location(0)}: data.order: chunks is for samples that share a chunk, and "
                 "each of these is read alone: a full permutation costs nothing, so leave order out"
             )
-        bytes_of_chunk = sum(column.max_row_of_chunks for column in columns)
-        # A window has one chunk more than the buffer, and engines work some batches ahead.
-        fits = int(self.chunk_cache) // bytes_of_chunk - _AHEAD
-        buffer = min(DEFAULT_BUFFER, fits) if self.buffer is None else self.buffer
-        if buffer < 1 or buffer > fits:
-            needed = (max(buffer, 1) + _AHEAD) * bytes_of_chunk
-            raise DataError(
-                f"{index.location(0)}: {counted(max(buffer, 1), 'chunk')} of "
-                f"{bytes_of_chunk:,} bytes do not fit into data.chunk_cache with those that are "
-                f"read ahead: set it to at least {-(-needed // 1_000_000)}MB"
-                f"{f', or data.buffer to at most {fits}' if fits > 0 else ''}"
-            )
+        buffer = self.buffer or max(1, min(DEFAULT_BUFFER, self._count_fitting(index)))
+        if fault := self.explain_large_chunks(index, buffer):
+            raise DataError(fault)
         return ChunkOrder(column.number_chunks, buffer)
+
+    def explain_large_chunks(self, index: Index, buffer: int, options: str = "data") -> str:
+        """Return why `chunk_cache` cannot hold the chunks of a buffer, naming the largest, or "".
+
+        Args:
+            index: The samples.
+            buffer: The number of chunks that are mixed.
+            options: Where the options of this source are in the YAML, for the message.
+        """
+        fits = self._count_fitting(index)
+        if buffer <= fits:
+            return ""
+        columns = _list_chunked(index)
+        largest = max(columns, key=lambda column: column.max_row_of_chunks)
+        bytes_of_chunk = sum(column.max_row_of_chunks for column in columns)
+        needed = (buffer + _AHEAD) * bytes_of_chunk
+        return (
+            f"{index.location(largest.largest_row)}: {counted(buffer, 'chunk')} of "
+            f"{bytes_of_chunk:,} bytes do not fit into {options}.chunk_cache with those that are "
+            f"read ahead: set it to at least {-(-needed // 1_000_000)}MB"
+            f"{f', or {options}.buffer to at most {fits}' if fits > 0 else ''}"
+        )
+
+    def _count_fitting(self, index: Index) -> int:
+        """Return how many chunks `chunk_cache` holds beside those that are read ahead."""
+        bytes_of_chunk = sum(column.max_row_of_chunks for column in _list_chunked(index))
+        # A window has one chunk more than the buffer, and engines work some batches ahead.
+        return int(self.chunk_cache) // max(bytes_of_chunk, 1) - _AHEAD
+
+
+def _list_chunked(index: Index) -> list[ChunkColumn]:
+    return [column for column in index.columns.values() if isinstance(column, ChunkColumn)]
 
 
 DEFAULT_BUFFER = 64
