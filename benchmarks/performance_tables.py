@@ -1,6 +1,6 @@
 """Writes tables into README.md, docs/performance.md, docs/arrays.md and docs/comparing.md, from the
-results in benchmarks/results: the rates of three pipelines, the steps, also of arrays, the
-interpreter's lock, and what `gpupipe compare` prints.
+results in benchmarks/results: the rates of three pipelines, the steps, also of arrays and without
+the extensions, the interpreter's lock, and what `gpupipe compare` prints.
 
 python benchmarks/performance_tables.py
 """
@@ -31,6 +31,7 @@ TABLES = {
     "rates in brief": README,
     "rates": PAGE,
     "steps": PAGE,
+    "steps without extensions": PAGE,
     "steps of arrays": ARRAYS,
     "lock": PAGE,
     "comparison": COMPARING,
@@ -80,6 +81,9 @@ def write_tables() -> dict[str, str]:
         "rates in brief": write_rates(rates, in_brief=True),
         "rates": write_rates(rates),
         "steps": write_steps(json.loads((results / "steps.json").read_text())),
+        "steps without extensions": write_steps(
+            json.loads((results / "steps.opencv.json").read_text())
+        ),
         "steps of arrays": write_sources(json.loads((results / "steps.sources.json").read_text())),
         "lock": write_lock(json.loads((results / "gil.json").read_text())),
         "comparison": write_comparison(json.loads((results / "compare.json").read_text())),
@@ -116,7 +120,8 @@ def write_steps(result: dict[str, Any]) -> str:
     """Return the medians of each step, and gpupipe's ratio to the best of the others."""
     rows = []
     for name, step in result["steps"].items():
-        cells = [f"{step['microseconds'].get(c, 0):,.0f}" for c in ("gpupipe", *_LIBRARIES)]
+        own = next(iter(step["microseconds"]))
+        cells = [f"{step['microseconds'].get(c, 0):,.0f}" for c in (own, *_LIBRARIES)]
         shown = [cell if cell != "0" or n == 0 else "" for n, cell in enumerate(cells)]
         rows.append([name, *shown, f"{step['ratio']['median']:z.2f}"])
     head = ["step", "gpupipe", "AlbumentationsX", "Albumentations", "torchvision", "ratio"]

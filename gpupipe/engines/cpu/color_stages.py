@@ -115,7 +115,7 @@ class _Columns:
             color = _find_numbers(op).get(op.name, _TABLE)
             if color == _TABLE:
                 values[rows, 0] = sum(map(len, self.tables)) + np.arange(np.count_nonzero(rows))
-                self.tables.append(_make_tables(op, rows))
+                self.tables.append(make_tables(op, rows))
             elif op.values:
                 first = 0
                 for given in op.values:
@@ -139,10 +139,15 @@ def _find_numbers(op: ops.Op) -> dict[str, int]:
     return OF_FLOATS if op.spec.dtype == "float32" else COLORS
 
 
-def _make_tables(op: ops.ColorOp, rows: _Rows) -> NDArray[np.uint8]:
-    """Return the table of a pointwise function for each sample in `rows`, (n, 256)."""
+def make_tables(op: ops.ColorOp, rows: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Return the table of a pointwise function for each of n samples of a batch, (n, 256).
+
+    Args:
+        op: The function, which needs torchvision unless `has_formula`.
+        rows: Whether it applies to each sample, (B,).
+    """
     formula, chosen = COLOR_OPS[op.name].formula, np.flatnonzero(rows)
-    if formula is None or not _has_formula(op):
+    if formula is None or not has_formula(op):
         tables = [color_ops.apply(op.name, VALUES, op.values_of(int(row))) for row in chosen]
         return torch.stack(tables).reshape(-1, len(VALUES[0, 0])).numpy() if tables else _NO_TABLES
     values = [torch.from_numpy(v[rows]).movedim(0, -1).unsqueeze(-1) for v in op.values]
@@ -247,10 +252,10 @@ def _bind(match: Match) -> Kernel:
 def _needs_torchvision(op: ops.Op) -> bool:
     if isinstance(op, SwitchOp):
         return any(_needs_torchvision(part) for branch in op.branches for part in branch.ops)
-    return isinstance(op, ops.ColorOp) and op.name not in _find_numbers(op) and not _has_formula(op)
+    return isinstance(op, ops.ColorOp) and op.name not in _find_numbers(op) and not has_formula(op)
 
 
-def _has_formula(op: ops.ColorOp) -> bool:
+def has_formula(op: ops.ColorOp) -> bool:
     """Return whether a formula is all that there is of a function."""
     function = COLOR_OPS[op.name]
     return function.reference is None and function.formula is not None

@@ -10,6 +10,7 @@ OpenCV releases the GIL, and here runs on the calling thread alone.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import cv2
@@ -54,6 +55,13 @@ def _run_flip(op: ops.FlipOp, pixels: Pixels, row: int) -> Pixels:
     return with_channels(cv2.flip(array, code, dst=scratch.take(array.shape)))
 
 
+def _run_transpose(op: ops.TransposeOp, pixels: Pixels, row: int) -> Pixels:
+    array = as_packed(pixels)
+    height, width, channels = array.shape
+    turned = scratch.take((width, height, channels))
+    return with_channels(cv2.transpose(array, dst=turned))
+
+
 def _run_crop(op: ops.CropOp, pixels: Pixels, row: int) -> Pixels:
     """Cut out a window, of which parts may be outside of the image."""
     top, left, height, width = op.windows[row]
@@ -86,6 +94,11 @@ def _add_border(array: Array, borders: Sequence[int], kind: int, fill: Sequence[
 
 def _has_borders(op: ops.Op) -> bool:
     return op.spec.dtype in ("uint8", "float32") and op.spec.channels in range(1, 5)
+
+
+def _can_transpose(op: ops.Op) -> bool:
+    # Of floats, pixels of 12 bytes are slower there than in NumPy.
+    return op.spec.dtype == "uint8" and op.spec.channels in range(1, 5)
 
 
 def _is_filled(op: ops.CropOp) -> bool:
@@ -162,9 +175,7 @@ def _warp_planes(op: ops.ResampleOp, row: int, array: Array) -> NDArray[np.uint8
     return warped
 
 
-def _deliver(
-    conversion: Conversion, changes: Sequence[ops.ColorOp], pixels: Pixels, row: int
-) -> None:
+def _deliver(conversion: Conversion, changes: Sequence[ops.Op], pixels: Pixels, row: int) -> None:
     """Write a sample to its slot, through a table for to_dtype and normalize.
 
     `changes` are changes of levels before the conversion, which the table does too.
@@ -172,9 +183,9 @@ def _deliver(
     array, output = as_packed(pixels), conversion.output
     height, width, channels = array.shape
     table = conversion.table(channels)
-    if changes:
-        levels = opencv_colors.find_levels(changes, array, row).T
-        values = table.numpy()[np.arange(channels)[:, None], 0, levels]
+    levels = opencv_colors.find_levels(changes, array, row)
+    if levels is not None:
+        values = table.numpy()[np.arange(channels)[:, None], 0, levels.T]
         table = torch.from_numpy(values[:, None])
     if not output.is_interleaved:
         planes: Array = array.transpose(2, 0, 1)
@@ -211,8 +222,9 @@ def _bind_delivery(match: Match) -> Kernel | None:
     conversion = find_conversion(match)
     if conversion is None:
         return None
-    changes = [op for op in match.ops if isinstance(op, ops.ColorOp)]
-    return end_with_delivery("cv2.LUT", match, partial(_deliver, conversion, changes))
+    changes = [op for op in match.ops if type(op) in opencv_colors.LEVELS.kinds]
+    kernel = end_with_delivery("cv2.LUT", match, partial(_deliver, conversion, changes))
+    return replace(kernel, needs_torchvision=any(map(opencv_colors.needs_torchvision, changes)))
 
 
 def _bind_warp(match: Match) -> Kernel | None:
@@ -236,6 +248,7 @@ def create_rules() -> list[Rule]:
         Rule((opencv_colors.LEVELS, *CONVERTED), _bind_delivery),
         Rule(CONVERTED, _bind_delivery),
         single(ops.FlipOp, "cv2.flip", _run_flip, lambda op: op.spec.dtype == "uint8"),
+        single(ops.TransposeOp, "cv2.transpose", _run_transpose, _can_transpose),
         single(ops.CropOp, "cv2.copyMakeBorder", _run_crop, _is_filled),
         single(ops.PadOp, "cv2.copyMakeBorder", _run_pad, _has_borders),
         *opencv_colors.RULES,

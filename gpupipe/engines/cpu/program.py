@@ -251,12 +251,13 @@ class Program:
     def list_operators(self) -> list[Operator]:
         """Return the name, the device and the step keys of each kernel.
 
-        In place of a switch or blend, the list has the kernels of its branches.
+        In place of a switch or blend, the list has the kernels of its branches. A kernel that runs
+        other operations, too, stands before them.
         """
         return [
             (kernel.name, "cpu", _list_steps(ops))
             for kernel, ops in self._iter_groups()
-            if not any(isinstance(op, BranchingOp) for op in ops)
+            if not all(isinstance(op, BranchingOp) for op in ops)
         ]
 
     def _iter_groups(self) -> Iterator[Group]:

@@ -24,7 +24,7 @@ pytest.importorskip("cv2", reason="OpenCV is not installed")
 from gpupipe.engines.cpu import opencv_colors, opencv_kernels
 
 SIZES = [(64, 80), (13, 200), (12, 12)]
-Make = Callable[..., tuple[NDArray[np.uint8], str]]
+Make = Callable[[tuple[int, int], int], NDArray[np.uint8]]
 
 
 def picture(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
@@ -34,6 +34,24 @@ def picture(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     shades = [rows * 255 / size[0], columns * 255 / size[1], (rows + columns) % 256]
     noisy = np.stack(shades[:channels], -1) + rng.normal(0, 20, (*size, channels))
     return np.clip(noisy, 0, 255).astype(np.uint8)
+
+
+def of_one_level(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    return np.full((*size, channels), 7, np.uint8)
+
+
+def of_two_levels(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    image = np.full((*size, channels), 255, np.uint8)
+    image[: size[0] // 2] = 0
+    return image
+
+
+def dark(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    return picture(size, channels) // 3 + 20
+
+
+def of_gray_levels(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    return np.repeat(picture(size, 1), channels, 2)
 
 
 def apply(image: NDArray[np.uint8], op: str, *values: Any) -> tuple[torch.Tensor, str]:
@@ -96,7 +114,7 @@ def test_the_hue_of_gray_images_is_left_to_torchvision() -> None:
     [
         ("adjust_brightness", "cv2.addWeighted"),
         ("adjust_contrast", "cv2.addWeighted"),
-        ("adjust_saturation", "cv2.transform"),
+        ("adjust_saturation", "cv2.addWeighted"),
         ("adjust_sharpness", "cv2.filter2D"),
     ],
 )
@@ -148,20 +166,6 @@ def test_channels_are_permuted() -> None:
         assert np.array_equal(made.permute(1, 2, 0).numpy(), image[..., order])
 
 
-def of_one_level(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    return np.full((*size, channels), 7, np.uint8)
-
-
-def of_two_levels(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    image = np.full((*size, channels), 255, np.uint8)
-    image[: size[0] // 2] = 0
-    return image
-
-
-def dark(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    return picture(size, channels) // 3 + 20
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("make", [picture, dark, of_one_level, of_two_levels])
 @pytest.mark.parametrize("name", ["autocontrast", "equalize"])
@@ -196,5 +200,48 @@ def test_levels_after_several_changes_are_those_of_one_after_the_other(
     series = [op for op in tracer.ops if isinstance(op, ColorOp)]
     assert all(opencv_colors.LEVELS.accepts(op) for op in series)
     levels = opencv_colors.find_levels(series, image, 0)
+    assert levels is not None
     columns = np.arange(channels) if levels.shape[1] == channels else np.zeros(channels, int)
     assert np.array_equal(levels[image, columns], after)
+
+
+def test_the_levels_of_a_switch_are_those_of_the_branch_of_a_sample() -> None:
+    image = picture((20, 30), 3)
+    tracer = Tracer(np.tile(image.shape[:2], (3, 1)), Rules([]), Spec.of_image(3))
+    gamma = np.full(3, 0.7)
+    tracer.switch(
+        np.array([0, 1, 2]),
+        [
+            lambda _: None,
+            lambda part: part.color("invert"),
+            lambda p: p.color("adjust_gamma", gamma),
+        ],
+    )
+    assert all(map(opencv_colors.LEVELS.accepts, tracer.ops))
+    assert opencv_colors.find_levels(tracer.ops, image, 0) is None
+    for row, (name, *values) in {1: ("invert",), 2: ("adjust_gamma", gamma[:1])}.items():
+        levels = opencv_colors.find_levels(tracer.ops, image, row)
+        assert levels is not None
+        after = apply(image, str(name), *values)[0].permute(1, 2, 0).numpy()
+        assert np.array_equal(levels[:, 0][image], after)
+
+
+@pytest.mark.parametrize("make", [picture, of_one_level, of_gray_levels])
+def test_a_last_contrast_of_large_images_is_within_a_level(make: Make) -> None:
+    image, tracer = make((300, 400), 3), Tracer([(300, 400)], Rules([]), Spec.of_image(3))
+    for factor in (0.0, 0.63, 1.37):
+        tracer.color("adjust_contrast", np.array([factor]))
+        levels = opencv_colors.find_levels(tracer.ops[-1:], image, 0)
+        assert levels is not None
+        made = as_tensor(levels[:, 0][image])
+        assert_close(made, F.adjust_contrast(as_tensor(image), factor), factor, share=0.02)
+
+
+def test_a_saturation_is_torchvisions_to_the_bit() -> None:
+    """Of random factors, and of those for which many sums are near a whole number."""
+    image = picture((64, 80), 3)
+    image[:20, :, 0] = image[:20, :, 1]
+    factors = [*np.random.default_rng(0).uniform(0, 2, 40), 0.3, 0.9, 1.0, 1.1, 1.7, 2.0]
+    for factor in factors:
+        made, _ = apply(image, "adjust_saturation", np.array([factor]))
+        assert torch.equal(made, F.adjust_saturation(as_tensor(image), factor)), factor

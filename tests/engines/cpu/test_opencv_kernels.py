@@ -26,9 +26,9 @@ def trace(image: Any) -> Tracer:
     return Tracer([SIZE], rules, Spec.of_image(image.shape[2], dtype=str(image.dtype)))
 
 
-def run(tracer: Tracer, image: Any) -> Any:
+def run(tracer: Tracer, image: Any, name: str = "cv2.copyMakeBorder") -> Any:
     program = tracer.program()
-    assert program.groups[0][0].name == "cv2.copyMakeBorder"
+    assert program.groups[0][0].name == name
     return as_array(program.run(image, 0))
 
 
@@ -57,3 +57,11 @@ def test_borders_are_those_of_numpy(mode: Any, dtype: str, channels: int) -> Non
     tracer = trace(image)
     tracer.pad((1, 2), (3, 4), mode)
     assert np.array_equal(run(tracer, image), np.pad(image, ((1, 3), (2, 4), (0, 0)), mode))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_rows_become_columns(channels: int) -> None:
+    image = numbers("uint8", channels)
+    tracer = trace(image)
+    tracer.transpose()
+    assert np.array_equal(run(tracer, image, "cv2.transpose"), image.swapaxes(0, 1))
