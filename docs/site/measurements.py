@@ -34,7 +34,8 @@ _RESULTS = ROOT / "benchmarks" / "results"
 def write_summary() -> str:
     """Return the table of the front page: each workload against what is written by hand."""
     lines = [
-        "| pipeline | gpupipe, images/s | DALI, written by hand | torchvision, best DataLoader |",
+        "Images a second, and how many times as many gpupipe delivers (lowest to highest round):\n",
+        "| pipeline | gpupipe | DALI, written by hand | torchvision, best DataLoader |",
         "| --- | --- | --- | --- |",
     ]
     links = []
@@ -51,15 +52,15 @@ def write_summary() -> str:
                 for a, b in zip(own, rounds[contestant], strict=True)
             ]
             cells.append(
-                f"{_rate(rounds[contestant]):,.0f}: gpupipe delivers {median(ratios):.2f} times as "
-                f"many ({min(ratios):.2f} to {max(ratios):.2f})"
+                f"{_rate(rounds[contestant]):,.0f}<br>"
+                f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             )
         lines.append(f"| `{workload['workload']['pipeline']}` | {' | '.join(cells)} |")
         links.append(f"[{name}](../benchmarks/results/core.{name}.engines.json)")
     machine = content["machine"]
     return "\n".join(lines) + (
         f"\n\nMedians of {len(own)} rounds on {machine['cores']} cores "
-        f"({machine['processor']}, no GPU), with the range of the ratios of rounds: "
+        f"({machine['processor']}, no GPU): "
         "[`benchmarks/core.py --engines`](../benchmarks/core.py) measured them, and the results "
         f"({', '.join(links)}) have all of them."
     )
@@ -95,25 +96,31 @@ def write_peers() -> str:
 
 def write_page() -> str:
     """Return the page that names, for each result, the script and the machine."""
-    lines = [
-        "# Measurements",
-        "Each file of results is written by a script, which reproduces it, and names the machine.",
-        "| results | measured by | machine | time |\n| --- | --- | --- | --- |",
-    ]
-    rows = []
+    rows: dict[str, list[str]] = {}
     for path in sorted(_RESULTS.glob("*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
-        rows.append(_write_row(path.stem, content))
-    return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
+        rows.setdefault(_describe_machine(content), []).append(_write_row(path.stem, content))
+    lines = [
+        "# Measurements\n",
+        "Each file of results is written by a script, which reproduces it, and names the machine.",
+    ]
+    for machine, written in sorted(rows.items()):
+        lines += [f"\n## {machine}\n", "| results | time | measured by |", "| --- | --- | --- |"]
+        lines += written
+    return "\n".join(lines) + "\n"
 
 
-def _write_row(name: str, content: dict[str, Any]) -> str:
+def _describe_machine(content: dict[str, Any]) -> str:
     machine = content.get("machine", {})
     gpu = machine.get("gpu") or "no GPU"
     processor = machine.get("processor", "processor not recorded")
-    where = f"{processor}, {machine.get('cores', '')} cores, {gpu}"
+    return f"{processor}, {machine.get('cores', '')} cores, {gpu}"
+
+
+def _write_row(name: str, content: dict[str, Any]) -> str:
+    time = content.get("machine", {}).get("time", "")[:10]
     link = f"[{name}](../../benchmarks/results/{name}.json)"
-    return f"| {link} | {_find_script(name, content)} | {where} | {machine.get('time', '')[:10]} |"
+    return f"| {link} | {time} | {_find_script(name, content)} |"
 
 
 def _find_script(name: str, content: dict[str, Any]) -> str:

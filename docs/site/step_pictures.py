@@ -1,11 +1,13 @@
-"""The picture of each step, as `gpupipe gallery` draws it: a face, and eight draws of the step."""
+"""The picture of each step, as `gpupipe gallery` draws it: a photograph, and eight draws of it."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
 SIDE = 96
+PHOTOGRAPH = Path(__file__).parents[1] / "images" / "dog.jpg"
 
 
 def draw_all() -> Iterator[tuple[str, bytes]]:
@@ -13,7 +15,7 @@ def draw_all() -> Iterator[tuple[str, bytes]]:
     from gpupipe.bench.gallery import open_gallery
     from gpupipe.bench.gallery_page import draw_page
 
-    with open_gallery() as gallery:
+    with open_gallery(PHOTOGRAPH) as gallery:
         for name in list_drawn():
             stream = io.BytesIO()
             draw_page([gallery.draw_step(name)], SIDE).save(stream, "JPEG", quality=85)

@@ -6,6 +6,7 @@ not check rules that depend on the data or on other keys; `gpupipe check` does.
 """
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -35,8 +36,12 @@ _STEPS, _BATCH_STEPS = (
     {"type": "array", "items": {"$ref": f"#/$defs/{name}"}} for name in ("step", "batch_step")
 )
 Schema = dict[str, Any]
-INTERPOLATION: Schema = {"type": "string", "pattern": r"\$\{"}
-"""The schema of a text with ${...}, which may replace any value."""
+_INTERPOLATION: Schema = {"$ref": "#/$defs/interpolation"}
+"""A text with ${...}, which may replace any value."""
+_SHARED: Schema = {
+    # Editors join the titles of alternatives that have no description of their own.
+    "interpolation": {"type": "string", "pattern": r"\$\{", "description": "A value from ${...}."},
+}
 _UNUSED_KEYS = ("title", "ge")
 """Keys that pydantic adds, and no editor needs: its titles of models are names of classes."""
 _KEPT = ("description", "default")
@@ -124,9 +129,9 @@ def _widen(schema: Schema, number_forms: Sequence[Mapping[str, Any]]) -> Schema:
         schema["properties"] = {k: _widen(v, number_forms) for k, v in schema["properties"].items()}
     others: list[Mapping[str, Any]] = []
     if schema.get("type") in ("number", "integer"):
-        others = [*number_forms, INTERPOLATION]
+        others = [*number_forms, _INTERPOLATION]
     elif schema.get("type") in ("boolean", "array") or "enum" in schema or "const" in schema:
-        others = [INTERPOLATION]
+        others = [_INTERPOLATION]
     if not others:
         return schema
     core = {key: value for key, value in schema.items() if key not in _KEPT}
@@ -139,7 +144,7 @@ def make_schema(kind: Kind) -> Schema:
     Args:
         kind: "config", or "pipeline" for a file in `pipelines/`.
     """
-    definitions: Schema = {"schedule": _schedule()}
+    definitions: Schema = _SHARED | {"schedule": _schedule()}
     _add_steps(definitions, "step", STEPS, Container)
     pipeline = _pipeline(definitions)
     head = {"$schema": _DRAFT, "title": f"gpupipe {kind}"}
@@ -150,7 +155,7 @@ def make_schema(kind: Kind) -> Schema:
         "description": "A name, or a path of a file.",
         "anyOf": [
             {"enum": yaml_files.names("pipelines")},
-            {"type": "string", "pattern": r"\.ya?ml$|\$\{"},
+            {"type": "string", "pattern": r"\.ya?ml$|\$\{", "description": "The path of a file."},
         ],
     }
     parts = {
@@ -175,13 +180,14 @@ def _summary(model: type[Any]) -> str:
 
 
 def _schedule() -> Schema:
-    number = {"anyOf": [{"type": "number"}, INTERPOLATION]}
+    number = {"anyOf": [{"type": "number"}, _INTERPOLATION]}
     epoch = {"type": "integer", "minimum": 0, "maximum": MAX_EPOCH}
     epochs = {"type": "array", "items": epoch, "minItems": 2, "maxItems": 2}
     line = {"from": number, "to": number, "epochs": epochs}
     then = {"anyOf": [number, _SCHEDULE]}
     jump = {"value": number, "until": epoch | {"minimum": 1}, "then": then}
     return {
+        "title": "schedule",
         "description": "A number that changes from epoch to epoch.",
         "anyOf": [_object(line, *line), _object(jump, "until", "then")],
     }
@@ -221,10 +227,34 @@ def _add_steps(definitions: Schema, kind: str, registry: Any, container: type[An
             nothing_or_keys: Schema = {"anyOf": [reference, {"type": "null"}], "doNotSuggest": True}
             properties[name] = {"description": _summary(model), **nothing_or_keys}
     item = _object(properties) | {"title": "step", "minProperties": 1, "maxProperties": 1}
+    item["propertyNames"] = {"allOf": _name_neighbours(list(properties))}
     by_name = {"type": "string", "enum": [*plain], "enumDescriptions": [*plain.values()]}
-    forms = [by_name, item, INTERPOLATION]
+    forms = [by_name, item, {"type": "string", "pattern": r"\$\{"}]
     # An error in a mapping is then that of the mapping, and not that it is no string.
-    definitions[kind] = {"if": {"type": "object"}, "then": item, "else": {"anyOf": forms}}
+    by_type = {"if": {"type": "object"}, "then": item, "else": {"anyOf": forms}}
+    definitions[kind] = {"title": "step"} | by_type
+
+
+def _name_neighbours(names: Sequence[str]) -> list[Schema]:
+    """Return rules that mark a name one letter off a known one with the known one.
+
+    A letter is missing, wrong or too many, or two are swapped.
+    """
+    rules = []
+    for name in names:
+        forms = {name[:n] + ".?" + name[n + 1 :] for n in range(len(name))}
+        forms |= {name[:n] + "." + name[n:] for n in range(len(name) + 1)}
+        forms |= {
+            name[:n] + name[n + 1] + name[n] + name[n + 2 :]
+            for n in range(len(name) - 1)
+            if name[n] != name[n + 1]
+        }
+        near = "|".join(sorted(forms))
+        known = "|".join(other for other in names if re.fullmatch(near, other))
+        found = {"pattern": f"^(?!(?:{known})$)(?:{near})$"}
+        then = {"const": name, "errorMessage": f"Did you mean {name}?"}
+        rules.append({"if": found, "then": then})
+    return rules
 
 
 def _pipeline(definitions: Schema) -> Schema:
@@ -263,12 +293,12 @@ def _loader(definitions: Schema) -> Schema:
     device = {
         "anyOf": [
             {"enum": ["auto", "cpu", "gpu", "gpu:0", "cuda", "cuda:0"]},
-            {"type": "string", "pattern": r"^(gpu|cuda):\d+$|\$\{"},
+            {"type": "string", "pattern": r"^(gpu|cuda):\d+$|\$\{", "description": "A GPU."},
         ]
     }
     values: dict[str, Schema] = {
-        "engine": {"anyOf": [{"enum": engines}, INTERPOLATION]},
-        "decoder": {"anyOf": [{"enum": list_names()}, INTERPOLATION]},
+        "engine": {"anyOf": [{"enum": engines}, _INTERPOLATION]},
+        "decoder": {"anyOf": [{"enum": list_names()}, _INTERPOLATION]},
         "device": device,
         "shard": {
             "anyOf": [{"const": "auto"}, {"$ref": "#/$defs/loader.Shard"}],

@@ -113,18 +113,23 @@ def test_an_editor_marks_names_and_says_no_more_than_them(
     path = tmp_path / "configs" / "mine.yaml"
     head = TEXT.splitlines()[0] + "\ndata: {source: folder, root: x}\n"
     for text, message in {
-        "pipeline:\n  - random_afine: {degrees: 5}": "Property random_afine is not allowed.",
+        "pipeline:\n  - random_afine: {degrees: 5}": "Did you mean random_affine?",
         "pipeline: imagenet_trian": '"imagenet_train"',
         "pipeline: affine\nloader: {device: gpux}": '"gpu:0"',
     }.items():
         path.write_text(head + text + "\n")
-        (mark,) = editor.open(path)
-        assert message in mark["message"]
-        assert "gpupipe config" not in mark["message"]
+        marks = editor.open(path)
+        assert {mark["range"]["start"]["line"] for mark in marks} == {2 + text.count("\n")}
+        assert message in marks[-1]["message"]
         path = path.with_name(f"{path.stem}_.yaml")
     path.write_text(head + "pipeline: affine\nloader:\n  device: \n")
     editor.open(path)
     assert {"auto", "cpu", "gpu", "cuda", "gpu:0"} <= set(editor.complete(path, 4, 10))
+    shown = path.with_name("shown.yaml")
+    shown.write_text(head + "pipeline:\n  - decode\nloader:\n  device: cpu\n")
+    assert editor.open(shown) == []
+    for line, column, words in ((3, 5, "#### step\n"), (5, 4, "#### loader\n\nWhere batches are")):
+        assert editor.hover(shown, line, column).startswith(words)
 
 
 def test_the_shipped_files_have_no_mark(editor: LanguageServer, tmp_path: Path) -> None:
