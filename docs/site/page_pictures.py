@@ -39,6 +39,7 @@ def _take(
     browser: Browser, path: Path, width: int, scheme: Literal["light", "dark"], out: Path
 ) -> None:
     window = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+    window.set_default_timeout(300_000)  # milliseconds: the machine may be busy
     window.goto(path.as_uri())
     window.wait_for_load_state("networkidle")
     content, height = window.evaluate(
