@@ -28,6 +28,7 @@ class Status:
         rows: Number of rows of the data set: samples, or shards if the store has those. None if the
             data set is not listed yet.
         has_stored_shards: Whether the store has shards.
+        unfetched: Bytes of the files of these shards that are not needed, and were not fetched.
         epochs: Number of epochs that began.
         requested: Number of samples in all these epochs together.
         hit_rate: Share of `requested` for which no new sample had to be fetched:
@@ -47,6 +48,7 @@ class Status:
     evicted: int
     rows: int | None
     has_stored_shards: bool
+    unfetched: int
     epochs: int
     requested: int
     hit_rate: float | None
@@ -75,6 +77,7 @@ def read_status(folder: CacheFolder) -> Status:
         len(log.published) - len(live),
         rows,
         folder.has_stored_shards,
+        sum(s.unfetched for s in live.values()),
         len(recorded),
         sum(e.samples for e in recorded),
         _compute_hit_rate(folder, recorded),

@@ -51,8 +51,8 @@ class RangeReader:
     def __init__(self, store: Any, timeout: float) -> None:
         self._store, self._timeout = store, timeout
 
-    def read(self, name: str, begin: int, end: int) -> memoryview:
-        """Return bytes `begin` to `end` of a file; fewer if it ends before.
+    def read(self, name: str, begin: int, end: int) -> tuple[memoryview, str]:
+        """Return bytes `begin` to `end` of a file, fewer if it ends before; and the file's ETag.
 
         Raises:
             NoRangesError: The server does not send parts of files.
@@ -63,7 +63,8 @@ class RangeReader:
 
         began = time.monotonic()
         try:
-            return memoryview(obstore.get_range(self._store, name, start=begin, end=end))
+            result = obstore.get(self._store, name, options={"range": (begin, end)})
+            return memoryview(result.bytes()), result.meta["e_tag"] or ""
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as e:
             raise PermissionError(_first_line(e)) from e
         except exceptions.NotSupportedError as e:

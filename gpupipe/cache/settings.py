@@ -60,7 +60,8 @@ class CacheOptions(_Frozen):
     Attributes:
         dir: The folder; ~ stands for the home directory. All ranks of a run use the same folder.
         max_bytes: The most that the folder may take on disk, all its files included, such as 500GB.
-            At least 4 times `shard_size`; with `data.shards`, at least the two largest shards.
+            At least 4 times `shard_size`; with `data.shards`, at least the two largest shards (of
+            Parquet, their columns that are needed).
         low_water: A full cache evicts shards until it takes this share of max_bytes, 0 to 1. Only
             shards that an epoch has trained on are evicted.
         policy: Which shards are evicted first. fifo: those published first; lru: those that no

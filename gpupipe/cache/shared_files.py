@@ -110,6 +110,7 @@ class CachedShard:
         table_bytes: Size of its table's file in bytes.
         table_hash: 128-bit BLAKE2b of its table's file, in hexadecimal.
         time: When it was published, in seconds since 1970.
+        unfetched: Bytes of its file in the store that no option needs, and that were not fetched.
     """
 
     name: str
@@ -119,6 +120,7 @@ class CachedShard:
     table_bytes: int
     table_hash: str
     time: float
+    unfetched: int = 0
 
 
 class CommitLog:
@@ -270,7 +272,7 @@ def _parse_record(record: Any, generation: int) -> CachedShard | list[str] | Bro
         raise ValueError(f"generation {record['generation']} in place of {generation}")
     if "publish" in record:
         shard = CachedShard(**record["publish"])
-        numbers = (shard.samples, shard.bytes, shard.table_bytes)
+        numbers = (shard.samples, shard.bytes, shard.table_bytes, shard.unfetched)
         if not all(type(n) is int and n >= 0 for n in numbers) or not all(
             _HASH.fullmatch(h) for h in (shard.hash, shard.table_hash)
         ):

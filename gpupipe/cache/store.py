@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpupipe.cache.digests import (
     Digest,
@@ -44,6 +44,13 @@ _S3_OPTIONS = {"max_concurrency": 1}
 """Makes s3fs fetch an object in one request. By default, it asks for the size first, then fetches
 parts at the same time. A download worker already fetches many objects at the same time.
 """
+
+
+class FetchedRange(NamedTuple):
+    """Bytes of a file, and its ETag as the store told it with them; "" if it told none."""
+
+    data: bytes | memoryview
+    etag: str
 
 
 class UnfetchableError(Exception):
@@ -258,9 +265,7 @@ class Store:
             and version_hash == hash_version(compute("MD5"))
         ):
             return  # the ETag of most objects in S3
-        now = self._call_with_timeout("info", path)
-        if version_hash and not has_version(now, version_hash):
-            raise _NotAsListedError(describe_change(version, now))
+        now = self.check_version(file)
         if not is_whole and now.get("size") == received:
             raise _NotAsListedError(f"{size:,} bytes, now {received:,}")
         if not is_whole:
@@ -270,6 +275,16 @@ class Store:
             raise OSError(
                 f"other content came: its {expected.kind} is {found} in place of {expected.value}"
             )
+
+    def check_version(self, file: StoredFile) -> dict[str, Any]:
+        """Return fsspec's description of a file.
+
+        Raises OSError if the file has another version than it was listed with.
+        """
+        now: dict[str, Any] = self._call_with_timeout("info", self._path(file.name))
+        if file.tag and not has_version(now, file.tag):
+            raise _NotAsListedError(describe_change(file.version, now))
+        return now
 
     def refuse_change(self, file: StoredFile) -> None:
         """Raise ChangedError if a file has another version than it was listed with.
@@ -281,7 +296,7 @@ class Store:
         if file.tag and not has_version(now, file.tag):
             raise ChangedError(str(_NotAsListedError(describe_change(file.version, now))))
 
-    def read_range(self, name: str, begin: int, end: int) -> bytes | memoryview:
+    def read_range(self, name: str, begin: int, end: int) -> FetchedRange:
         """Return bytes `begin` to `end` of a file; all of it from a server that knows no ranges.
 
         Raises:
@@ -289,23 +304,23 @@ class Store:
             UnfetchableError: The file is missing, or access is denied.
         """
 
-        def read() -> bytes | memoryview:
-            data = self._read_once(name, begin, end)
-            if len(data) < end - begin:
-                raise OSError(f"{len(data):,} bytes came in place of {end - begin:,}")
-            return data
+        def read() -> FetchedRange:
+            result = self._read_once(name, begin, end)
+            if (count := len(result.data)) < end - begin:
+                raise OSError(f"{count:,} bytes came in place of {end - begin:,}")
+            return result
 
-        result: bytes | memoryview = self.retry(read)
+        result: FetchedRange = self.retry(read)
         return result
 
-    def _read_once(self, name: str, begin: int, end: int) -> bytes | memoryview:
+    def _read_once(self, name: str, begin: int, end: int) -> FetchedRange:
         if self._reader is not None and can_read(name):
             try:
-                return self._reader.read(name, begin, end)
+                return FetchedRange(*self._reader.read(name, begin, end))
             except NoRangesError:
                 self._reader = None
         data: bytes = self._call_with_timeout("cat_file", self._path(name), start=begin, end=end)
-        return data
+        return FetchedRange(data, "")
 
     def _find_s3_digest(self, path: str, info: dict[str, Any]) -> Digest | None:
         """Return the digest of an object in S3; None if S3 has none, or this is another store.

@@ -1,15 +1,25 @@
-"""Fetches the shards of a store into files, each in parts that are fetched at the same time."""
+"""Fetches the shards of a store into files, each in parts that are fetched at the same time.
+
+If only some columns of a shard are needed, the rest of its file is left out: the file has holes.
+"""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from gpupipe.cache.digests import compute_digest
 from gpupipe.cache.fetching import FetchStatistics
+from gpupipe.cache.file_end import FileEnd, Ranges
 from gpupipe.cache.listing import UNKNOWN, Listing, StoredFile
 from gpupipe.cache.rate_limit import RateLimit
-from gpupipe.cache.store import ChangedError, Store, StoreError, UnfetchableError
+from gpupipe.cache.store import (
+    ChangedError,
+    FetchedRange,
+    Store,
+    StoreError,
+    UnfetchableError,
+)
 
 _PART = 8 << 20
 _BLOCK = 1 << 20
@@ -42,69 +52,106 @@ class ShardFetcher:
         self._has_ranges = False
         """Whether the store has sent a part of a file when it was asked for one."""
 
-    def fetch(self, row: int, target: Path) -> bool:
-        """Fetch a shard into a file, and return whether that succeeded.
+    def fetch(
+        self, row: int, target: Path, choose: Callable[[FileEnd], Ranges] | None = None
+    ) -> int | None:
+        """Fetch a shard into a file, and return how many of its bytes came, without the holes.
 
-        If not, the reason is in the statistics.
+        Return None if that failed. Then the reason is in the statistics.
 
         Args:
             row: The row of the shard in the listing.
             target: The file, which is created, or replaced.
+            choose: Returns the ranges to fetch beside the end that it has read; by default, the
+                shard is fetched whole. What it raises, `fetch` raises.
         """
         file = self._listing.get_file(row)
         try:
-            self._store.retry(lambda: self._fetch_once(file, target))
+            received = self._fetch_file(file, target, choose)
         except UnfetchableError as e:
             self._statistics.failed.add(row, f"{file.name}: {e}", isinstance(e, StoreError))
             if isinstance(e, ChangedError):
                 self._statistics.changed[row] = str(e)
-            return False
-        return True
+            return None
+        return received
 
-    def _fetch_once(self, file: StoredFile, target: Path) -> None:
-        listed = self._store.complete(file)
+    def _fetch_file(
+        self, file: StoredFile, target: Path, choose: Callable[[FileEnd], Ranges] | None
+    ) -> int:
+        listed: StoredFile = self._store.retry(lambda: self._store.complete(file))
         if listed.size == UNKNOWN:
-            raise OSError("the store does not say how many bytes it has")
+            raise StoreError("the store does not say how many bytes it has")
+        end = FileEnd(listed.size, lambda begin, end: self._read(listed, begin, end))
+        try:
+            ranges = [(0, listed.size)] if choose is None else choose(end)
+            self._has_ranges |= 0 < end.begin < listed.size
+            received: int = self._store.retry(lambda: self._fetch_once(listed, target, ranges, end))
+        except StoreError:
+            self._store.refuse_change(listed)
+            raise
+        return received
+
+    def _fetch_once(self, file: StoredFile, target: Path, ranges: Ranges, end: FileEnd) -> int:
         with target.open("wb", buffering=0) as f:
-            try:
-                self._fetch_parts(listed, f.fileno())
-            except StoreError:
-                self._store.refuse_change(listed)
-                raise
+            _write_at(f.fileno(), end.begin, end.data)
+            etags = self._fetch_ranges(file, ranges, f.fileno()) | end.etags
             os.fsync(f.fileno())
-        self._store.check(
-            listed, target.stat().st_size, lambda kind: compute_digest(kind, _read_blocks(target))
-        )
+        if len(etags - {""}) > 1:
+            raise OSError(f"it changed while it was fetched (ETags {', '.join(sorted(etags))})")
+        received = sum(last - first for first, last in ranges) + len(end.data)
+        if received < file.size:
+            self._store.check_version(file)
+        else:
+            self._store.check(
+                file,
+                target.stat().st_size,
+                lambda kind: compute_digest(kind, _read_blocks(target)),
+            )
+        return received
 
-    def _fetch_parts(self, file: StoredFile, target: int) -> None:
-        """Fetch all parts of a file, and write them to the open file `target`."""
-        begins = list(range(0, file.size, self._part))
-        if begins and not self._has_ranges:  # the first part shows whether there can be others
-            received = self._fetch_part(file, begins.pop(0), target)
+    def _fetch_ranges(self, file: StoredFile, ranges: Ranges, target: int) -> set[str]:
+        """Fetch ranges of a file, and write them to the open file `target`. Return the ETags."""
+        parts = [
+            (first, min(first + self._part, end))
+            for begin, end in ranges
+            for first in range(begin, end, self._part)
+        ]
+        etags = set()
+        if parts and not self._has_ranges:  # the first part shows whether there can be others
+            received, etag = self._fetch_part(file, *parts.pop(0), target)
             if received == file.size:
-                return
+                return {etag}
             self._has_ranges = True
-        parts = [self._pool.submit(self._fetch_part, file, begin, target) for begin in begins]
-        done, pending = wait(parts, return_when=FIRST_EXCEPTION)
-        for part in pending:
-            part.cancel()
-        wait(parts)
-        for part in done:
-            part.result()
+            etags.add(etag)
+        tasks = [self._pool.submit(self._fetch_part, file, *part, target) for part in parts]
+        done, pending = wait(tasks, return_when=FIRST_EXCEPTION)
+        for task in pending:
+            task.cancel()
+        wait(tasks)
+        return etags | {task.result()[1] for task in done}
 
-    def _fetch_part(self, file: StoredFile, begin: int, target: int) -> int:
-        """Fetch the part of a file that begins at a byte, and write it. Return how much came."""
-        end = min(begin + self._part, file.size)
-        self._rate_limit.take(end - begin)
-        data = self._store.read_range(file.name, begin, end)
+    def _fetch_part(self, file: StoredFile, begin: int, end: int, target: int) -> tuple[int, str]:
+        """Fetch bytes of a file, and write them. Return how many came, and the file's ETag."""
+        data, etag = self._read(file, begin, end)
         if len(data) > end - begin:  # all of the file, from a server that knows no ranges
             data = data if begin == 0 else data[begin:end]
-        view, at = memoryview(data), begin
-        while view:
-            written = os.pwrite(target, view, at)
-            view, at = view[written:], at + written
-        self._statistics.bytes += len(data)
-        return len(data)
+        _write_at(target, begin, data)
+        return len(data), etag
+
+    def _read(self, file: StoredFile, begin: int, end: int) -> FetchedRange:
+        """Fetch bytes of a file; all of it from a server that knows no ranges."""
+        self._rate_limit.take(end - begin)
+        result = self._store.read_range(file.name, begin, end)
+        self._statistics.bytes += len(result.data)
+        return result
+
+
+def _write_at(file: int, begin: int, data: bytes | memoryview) -> None:
+    """Write all of `data` to an open file, from its byte `begin` on."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, begin)
+        view, begin = view[written:], begin + written
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:

@@ -26,12 +26,15 @@ class ShardFormat(NamedTuple):
         source: The name of the source that indexes them.
         ending: The ending of their files in the cache.
         has_parts: Whether the source writes a file with the ending PARTS, which the samples are in.
+        has_ranges: Whether only those bytes of a file are fetched that the source needs, see
+            `Source.find_needed_bytes`.
         longer: The ending of the files in the store, of which `ending` is the end; "": `ending`.
     """
 
     source: str
     ending: str
     has_parts: bool = False
+    has_ranges: bool = False
     longer: str = ""
 
     @property
@@ -47,7 +50,7 @@ class ShardFormat(NamedTuple):
 
 FORMATS = (
     ShardFormat("webdataset", ".tar"),
-    ShardFormat("parquet", ".parquet", has_parts=True),
+    ShardFormat("parquet", ".parquet", has_parts=True, has_ranges=True),
     ShardFormat("tfrecord", ".tfrecord"),
     ShardFormat("tfrecord", ".tfrecords"),
     ShardFormat("mds", ".mds"),

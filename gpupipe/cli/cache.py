@@ -265,6 +265,8 @@ def _describe_status(state: "Status") -> Iterator[tuple[str, str]]:
         shards = counted(state.shards, "shard")
     shards += f"; {state.evicted:,} evicted so far"
     yield "generation", f"{state.generation}: {samples} samples in {shards}"
+    if state.unfetched:
+        yield "columns", f"{format_size(state.unfetched)} of their files not needed, not fetched"
     yield "in use", ", ".join(f"generation {g}" for g in state.pinned) or "by no epoch"
     epochs = f"{state.requested:,} samples in {counted(state.epochs, 'epoch')}"
     hits = "no epoch yet" if state.hit_rate is None else f"{state.hit_rate:.1%} of {epochs}"

@@ -6,8 +6,9 @@ A source lists the samples of a data set and the byte ranges of their fields, as
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from io import RawIOBase
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import pydantic
 from pydantic import Field
@@ -31,6 +32,18 @@ RESERVED_NAMES = ("label", "id")
 _MIN_CACHE_BYTES = 1_000_000
 _BYTES_PER_PIXEL = 3
 """An RGB image that is not compressed has so many. Hardly any image file is larger."""
+
+
+class NeededBytes(NamedTuple):
+    """The bytes of a file that a source reads.
+
+    Attributes:
+        ranges: Ranges [begin, end), in any order.
+        beside: About how many bytes `index_file` will write to a file beside it.
+    """
+
+    ranges: Sequence[tuple[int, int]]
+    beside: int
 
 
 class DecodedCacheOptions(pydantic.BaseModel):
@@ -136,13 +149,19 @@ class Source(pydantic.BaseModel):
         """
         raise NotImplementedError
 
-    def count_part_bytes(self, path: Path) -> int:
-        """Return about how many bytes `index_file` will write beside a file; by default none.
+    def find_needed_bytes(self, file: RawIOBase) -> NeededBytes:
+        """Return which bytes of a file `index_file` reads, before all of the file is there.
+
+        It is called if the format of the file has `has_ranges`, see FORMATS.
+
+        Args:
+            file: The file in the store. What is read of it is fetched at once, so only its end may
+                be read, such as a footer.
 
         Raises:
-            DataError: The file cannot be read.
+            ValueError: The file is damaged, or lacks what an option names.
         """
-        return 0
+        raise NotImplementedError
 
     @property
     def is_labelled(self) -> bool:

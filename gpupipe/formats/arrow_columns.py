@@ -5,8 +5,10 @@ without a copy. This module never starts pyarrow's threads: they would still exi
 forks its workers.
 """
 
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -66,8 +68,10 @@ def iter_batches(path: Path) -> Iterator[MappedBatch]:
 
 
 @contextmanager
-def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
+def open_parquet(file: Path | BinaryIO | RawIOBase) -> Iterator[Any]:
     """Open a Parquet file, yield it as a pyarrow.ParquetFile, and close it.
+
+    Pages that have a CRC-32 are compared with it when they are read.
 
     Raises:
         DamagedError: The file is truncated, damaged or not a Parquet file.
@@ -77,7 +81,7 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(file) as table:
+        with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table:
             yield table
     except (pa.ArrowException, OSError) as e:
         if isinstance(e, OSError) and e.errno:
@@ -118,8 +122,27 @@ def count_bytes(table: Any, columns: Collection[str]) -> int:
     )
 
 
+def list_ranges(table: Any, columns: Collection[str]) -> list[tuple[int, int]]:
+    """Return where columns of an open Parquet file are in it, as ranges [begin, end) of its bytes.
+
+    A column of structs is there with all its parts. The ranges are those that the file declares,
+    which may be wrong.
+    """
+    groups = map(table.metadata.row_group, range(table.num_row_groups))
+    parts = (group.column(n) for group in groups for n in range(group.num_columns))
+    chosen = [part for part in parts if part.path_in_schema.partition(".")[0] in columns]
+    # The dictionary, if there is one, comes first. Some writers give 0 as its place if not.
+    begins = [min(p.data_page_offset, p.dictionary_page_offset or sys.maxsize) for p in chosen]
+    return [
+        (begin, begin + part.total_compressed_size)
+        for begin, part in zip(begins, chosen, strict=True)
+    ]
+
+
 def iter_rows(table: Any, columns: list[str], rows_at_once: int) -> Iterator[Any]:
     """Yield the record batches of an open Parquet file, with up to `rows_at_once` rows each.
+
+    No batch has rows of two row groups.
 
     The caller has checked the row groups with `check_row_group`.
 
@@ -129,12 +152,13 @@ def iter_rows(table: Any, columns: list[str], rows_at_once: int) -> Iterator[Any
     Raises:
         DamagedError: The rows cannot be read.
     """
-    try:
-        # pyarrow's threads would still exist when the DataLoader forks its workers.
-        yield from table.iter_batches(rows_at_once, columns=columns, use_threads=False)
-    except OSError as e:
-        first_line = str(e).partition("\n")[0]
-        raise DamagedError(f"rows that cannot be read: {first_line}") from e
+    for number in range(table.num_row_groups):
+        try:
+            # pyarrow's threads would still exist when the DataLoader forks its workers.
+            yield from table.iter_batches(rows_at_once, [number], columns, use_threads=False)
+        except OSError as e:
+            first_line = str(e).partition("\n")[0]
+            raise DamagedError(f"row group {number} cannot be read: {first_line}") from e
 
 
 def read_schema(path: Path) -> Any:

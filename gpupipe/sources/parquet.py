@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from io import RawIOBase
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar
 
@@ -15,6 +16,7 @@ from gpupipe.dataset.list_annotations import AnnotatedShards
 from gpupipe.dataset.list_columns import ListColumn, check_fields, find_label, split_fields
 from gpupipe.dataset.npy_fields import ArrayFormat, Shape, locate_arrays, read_header
 from gpupipe.dataset.shards import ByteRanges, ShardFile, array_spec, name_shard
+from gpupipe.dataset.source import NeededBytes
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
 from gpupipe.formats import arrow_columns, check_size
@@ -117,10 +119,28 @@ class Parquet(AnnotatedShards):
             part = self._unpack(path, table, write_parts_beside(path))
         return self.join([path], [[part]])
 
-    def count_part_bytes(self, path: Path) -> int:
-        require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
-        with name_shard(path), arrow_columns.open_parquet(path) as table:
-            return arrow_columns.count_bytes(table, self._columns.values())
+    def find_needed_bytes(self, file: RawIOBase) -> NeededBytes:
+        require_extra("parquet", ("pyarrow",), "reading .parquet", DataError)
+        with arrow_columns.open_parquet(file) as table:
+            _, columns = self._choose_columns(table)
+            return NeededBytes(
+                arrow_columns.list_ranges(table, columns),
+                arrow_columns.count_bytes(table, self._columns.values()),
+            )
+
+    def _choose_columns(self, table: Any) -> tuple[LabelsAndValues, list[str]]:
+        """Return what collects labels, values and lists of an open file, and all columns to read.
+
+        Raises ValueError if the file lacks one of them.
+        """
+        lists = split_fields(self.fields)[1]
+        others = LabelsAndValues(
+            find_label(self), self.values, {name: c.place for name, c in lists.items()}
+        )
+        names = table.schema_arrow.names
+        columns = list(dict.fromkeys([*self._columns.values(), *others.find_columns(names)]))
+        arrow_columns.check_columns(table.schema_arrow, columns)
+        return others, columns
 
     def _unpack(
         self, path: Path, table: Any, written: AbstractContextManager[tuple[Path, BinaryIO]]
@@ -136,13 +156,8 @@ class Parquet(AnnotatedShards):
             The samples of the shard: their names, labels and values, and where the new file has
             their images.
         """
-        images, formats, lists = self._columns, self._formats, split_fields(self.fields)[1]
-        others = LabelsAndValues(
-            find_label(self), self.values, {name: c.place for name, c in lists.items()}
-        )
-        others_columns = others.find_columns(table.schema_arrow.names)
-        columns = list(dict.fromkeys([*images.values(), *others_columns]))
-        arrow_columns.check_columns(table.schema_arrow, columns)
+        images, formats = self._columns, self._formats
+        others, columns = self._choose_columns(table)
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in images}
         headers: dict[str, list[NpyHeader]] = {name: [] for name in formats}
         for number in range(table.num_row_groups):

@@ -148,7 +148,7 @@ class Remote(DataSet, Source):
 
     def _index_shards(self, folder: CacheFolder, listed: Listing, idle: IdleWorker | None) -> Index:
         """Return the index of the samples in stored shards, those in the cache at the moment."""
-        refuse_small_cache(folder, listed)
+        refuse_small_cache(folder, listed, self.dataset)
         source = create_source(self)
         _, values = source.list_names()
         specs = self.specs()

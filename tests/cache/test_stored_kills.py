@@ -19,11 +19,11 @@ from helpers.cached_loading import Config, load
 from helpers.cached_trainer import Trainer
 from helpers.faulty_store import StoreProcess
 from helpers.full_product import IS_FULL
-from helpers.stored_shards import NAMES
+from helpers.stored_shards import NAMES, write_wide_parquet
 
 STEPS = ["decode", {"center_crop": {"size": 32}}]
-MAX_BYTES = 900_000
-SCHEDULES = range(50 if IS_FULL else 1)
+MAX_BYTES = {"tars": 900_000, "columns": 1_300_000}
+SCHEDULES = range(50) if IS_FULL else [1]
 STEPS_EACH = 3
 
 
@@ -54,7 +54,7 @@ class Run:
             else:
                 self.generations[self._epoch] = state["generation"]
             self._state = state
-        assert disk_size(self.folder.dir) <= MAX_BYTES
+        assert disk_size(self.folder.dir) <= self.folder.options.max_bytes
 
     def kill_trainer(self, dice: random.Random | None = None) -> None:
         """Kill the trainer, damage a shard if there are dice, and start another trainer.
@@ -94,37 +94,64 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def digests(tars: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, int]:
+def columns(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """50 faces in 5 Parquet files, of which some columns are needed."""
+    root = tmp_path_factory.mktemp("columns")
+    images = [path.read_bytes() for path in sorted(faces.glob("*/*.jpg"))[:50]]
+    for n in range(5):
+        write_wide_parquet(root / f"{n}.parquet", images[10 * n : 10 * n + 10], 10 * n)
+    return root
+
+
+@pytest.fixture
+def shards(schedule: int, tars: Path, columns: Path) -> tuple[Path, list[str]]:
+    """The folder of the store, and its shards: tars for even schedules, Parquet files for odd."""
+    return (columns, [f"{n}.parquet" for n in range(5)]) if schedule % 2 else (tars, NAMES)
+
+
+@pytest.fixture
+def digests(shards: tuple[Path, list[str]], tmp_path: Path) -> dict[int, int]:
     """The digest of each sample's pixels, from the shards as they are in the store."""
-    data = {"source": "webdataset", "shards": f"{tars}/**/*.tar"}
+    root, names = shards
+    data = {
+        "source": "parquet" if root.name.startswith("columns") else "webdataset",
+        "shards": [f"{root}/{name}" for name in sorted(names)],
+    }
     with load({"data": data, "pipeline": STEPS}, engine="dataloader", workers=0) as loader:
         names = [loader.index.location(row) for row in range(len(loader.index))]
-        shards = sorted({name.rpartition(":")[0] for name in names})
+        paths = list(dict.fromkeys(name.rpartition(":")[0] for name in names))
         found: dict[int, int] = {}
-        counts = dict.fromkeys(shards, 0)
+        counts = dict.fromkeys(paths, 0)
         by_row = {
             id: zlib.crc32(image.numpy().tobytes())
             for batch in loader
             for id, image in zip(batch["id"].tolist(), batch["image"], strict=True)
         }
         for row, name in enumerate(names):
-            shard = name.rpartition(":")[0]
-            found[(shards.index(shard) << 32) + counts[shard]] = by_row[row]
-            counts[shard] += 1
+            path = name.rpartition(":")[0]
+            found[(paths.index(path) << 32) + counts[path]] = by_row[row]
+            counts[path] += 1
     return found
 
 
 @pytest.fixture
-def store(tars: Path) -> Iterator[StoreProcess]:
-    process = StoreProcess(tars)
+def store(shards: tuple[Path, list[str]]) -> Iterator[StoreProcess]:
+    process = StoreProcess(shards[0])
     yield process
     process.close()
 
 
 @pytest.fixture
-def training(config: Config, store: StoreProcess, digests: dict[int, int]) -> Iterator[Run]:
+def training(
+    config: Config,
+    store: StoreProcess,
+    shards: tuple[Path, list[str]],
+    digests: dict[int, int],
+) -> Iterator[Run]:
     """A training over HTTP."""
-    settings = config(url=store.url, shards=NAMES, max_bytes=MAX_BYTES, low_water=0.6)
+    root, names = shards
+    max_bytes = MAX_BYTES["columns" if root.name.startswith("columns") else "tars"]
+    settings = config(url=store.url, shards=names, max_bytes=max_bytes, low_water=0.6)
     settings["data"]["cache"] |= {"retries": 6, "timeout": 5, "wait": 120}
     settings["pipeline"] = STEPS
     run = Run(settings, digests)
@@ -145,9 +172,9 @@ def test_each_sample_comes_once_an_epoch_whatever_happens(
             case 1:
                 training.kill_fetcher()
             case 2:  # the store is down for a while
-                store.plan("errors", ".tar", dice.randrange(1, 4))
+                store.plan("errors", "", dice.randrange(1, 4))
             case 3:
-                store.plan("cuts", ".tar", dice.randrange(1, 4))
+                store.plan("cuts", "", dice.randrange(1, 4))
             case 4:
                 training.kill_trainer(dice)
             case 5:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-_FILES = (".jpg", ".tar")
+_FILES = (".jpg", ".tar", ".parquet")
 
 
 @dataclass

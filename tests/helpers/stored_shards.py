@@ -62,6 +62,19 @@ def write_parquet(path: Path, images: list[bytes], first: int) -> None:
     pa.parquet.write_table(table, path, row_group_size=3)
 
 
+def write_wide_parquet(path: Path, images: list[bytes], first: int) -> None:
+    """Write a shard with a column that no config needs, before and after those that are needed."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    numbers = range(first, first + len(images))
+    noise = [np.random.default_rng(n).bytes(40_000) for n in numbers]
+    named = [{"bytes": image, "path": f"{n}.jpg"} for n, image in zip(numbers, images, strict=True)]
+    table = pa.table({"before": noise, "image": named, "label": list(numbers), "after": noise})
+    pa.parquet.write_table(table, path, row_group_size=4, write_page_checksum=True)
+
+
 def write_tfrecord(path: Path, images: list[bytes], first: int) -> None:
     records = [
         tfrecords.record(

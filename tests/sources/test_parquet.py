@@ -132,7 +132,7 @@ def test_rows_that_are_damaged_are_blamed_on_the_shard_and_not_on_the_cache(tmp_
     content = bytearray(path.read_bytes())
     content[page : page + 40] = b"\xff" * 40
     path.write_bytes(content)
-    words = "rows that cannot be read: .*; write the shard again, or leave it out of data.shards"
+    words = "row group 1 cannot be read: .*; write the shard again, or leave it out of data.shards"
     with pytest.raises(DataError, match=f"^{path}: {words}"):
         Parquet(shards=str(path)).index()
 
