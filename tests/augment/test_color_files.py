@@ -60,6 +60,7 @@ def test_a_builtin_one_is_in_four_files() -> None:
         ":!gpupipe/albumentations_adapter",
         ":!gpupipe/engines/cpu/color_stages.py",
         ":!tests/albumentations_adapter",
+        ":!tests/engines/cpu/test_*colors.py",
         ":!tests/engines/cpu/test_color_stages.py",
         ":!tests/helpers/color_stages.py",
     ]
