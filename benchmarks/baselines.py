@@ -237,7 +237,7 @@ def image_folder_batches(
 
 
 def torchvision_size(batch: Any) -> int:
-    size: int = batch[0].shape[0]
+    size: int = batch[1].shape[0]  # of the labels: images may be a list of crops
     return size
 
 

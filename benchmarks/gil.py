@@ -11,11 +11,13 @@ process stops to scale.
 
 Method: the loader runs with one thread, torch too, and a thread of C looks about every 50 us, at
 random moments, whether the lock is held. It reads the flag of the lock, and never takes the lock.
-The share of the looks at which it is held, times the time an image, are the microseconds. So a
-thread that holds the lock and waits for a core counts too. The error that is stated is two standard
-deviations of that share, if the looks are independent. What the loop over the batches does itself
-is counted too, and the start of an epoch, here every 1000 images. CPU time is that of the process,
-without the probe's.
+The share of the looks at which it is held, times the time an image, are the microseconds. The share
+is the median of those of five spans of time. For a thread that holds the lock and waits for a core
+counts too: where another process takes the cores for a moment, the lock seems to be held several
+times as long. `others_cores` is how many cores other processes kept busy. The error that is stated
+is two standard deviations of the share, if the looks are independent. What the loop over the
+batches does itself is counted too, and the start of an epoch, here every 1000 images. CPU time is
+that of the process, without the probe's.
 
 The model: a process with N cores makes min(N / CPU time, 1 / lock time) images a second.
 """
@@ -31,12 +33,14 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import baselines
 import harness
+import measuring
 import photos
 
 _ENGINES = ("cpu", "dali")
@@ -47,6 +51,7 @@ _BATCH_SIZE = 128
 _PERIOD_NS = 50_000
 _MODEL_CORES = (1, 8, 32, 96)
 _WARM_SECONDS = 1.0
+_SPANS = 5
 
 
 class Counts(NamedTuple):
@@ -60,10 +65,12 @@ class Counts(NamedTuple):
         """The share of the time in which the lock is held."""
         return self.held / self.looks
 
-    @property
-    def error(self) -> float:
-        """Two standard deviations of the share."""
-        return 2 * math.sqrt(self.share * (1 - self.share) / self.looks)
+
+def find_share(spans: Sequence[Counts]) -> tuple[float, float]:
+    """Return the median of the shares of several spans, and two standard deviations of a share."""
+    share = median(span.share for span in spans)
+    looks = sum(span.looks for span in spans)
+    return share, 2 * math.sqrt(share * (1 - share) / looks)
 
 
 def main() -> None:
@@ -135,15 +142,16 @@ def measure(loader: Any, probe: Callable[[float], Counts], seconds: float) -> di
 
     The last epoch runs on after the probe: its images count up to the probe's end.
     """
-    found: list[tuple[Counts, float]] = []
+    spans: list[Counts] = []
+    probes_own: list[float] = []
 
     def run_probe() -> None:
-        before = time.thread_time()
-        counts = probe(seconds)
-        found.append((counts, time.thread_time() - before))
+        spans.extend(probe(seconds / _SPANS) for _ in range(_SPANS))
+        probes_own.append(time.thread_time())
 
     thread = threading.Thread(target=run_probe)
-    images, used, started = 0, time.process_time(), time.perf_counter()
+    images, used, cores = 0, time.process_time(), measuring.cores_cpu_seconds()
+    started = time.perf_counter()
     thread.start()
     while thread.is_alive():
         for batch in loader:
@@ -152,15 +160,18 @@ def measure(loader: Any, probe: Callable[[float], Counts], seconds: float) -> di
                 break
     thread.join()
     wall, used = time.perf_counter() - started, time.process_time() - used
-    ((counts, probes_own),) = found
+    cores = measuring.cores_cpu_seconds() - cores
+    share, error = find_share(spans)
     microseconds = 1e6 * wall / images
-    lock, cpu_time = counts.share * microseconds, 1e6 * (used - probes_own) / images
+    lock, cpu_time = share * microseconds, 1e6 * (used - sum(probes_own)) / images
     return {
         "lock_us": lock,
-        "lock_error_us": counts.error * microseconds,
+        "lock_error_us": error * microseconds,
         "cpu_us": cpu_time,
         "images": images,
-        **counts._asdict(),
+        "looks": sum(span.looks for span in spans),
+        "shares": [span.share for span in spans],
+        "others_cores": max(0.0, cores - used) / wall,
         "model_rates": {n: 1e6 * min(n / cpu_time, 1 / lock) for n in _MODEL_CORES},
     }
 
@@ -202,7 +213,8 @@ def describe(name: str, found: dict[str, Any]) -> str:
     rates = ", ".join(f"{n}: {rate:,.0f}" for n, rate in found["model_rates"].items())
     return (
         f"{name:24} lock {found['lock_us']:6.1f} +- {found['lock_error_us']:.1f} us an image "
-        f"(goal {goal:g}: {verdict}), CPU {found['cpu_us']:7,.0f} us; images/s by cores: {rates}"
+        f"(goal {goal:g}: {verdict}), CPU {found['cpu_us']:7,.0f} us; images/s by cores: {rates}; "
+        f"others kept {found['others_cores']:.2f} cores busy"
     )
 
 

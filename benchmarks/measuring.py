@@ -40,14 +40,14 @@ def measure(
         started = time.perf_counter()
         batches = build()
         first, warm_passes = _warm(batches, started, warm_seconds, finish)
-        cpu, cores_cpu, started = cpu_seconds(), _cores_cpu_seconds(), time.perf_counter()
+        cpu, cores_cpu, started = cpu_seconds(), cores_cpu_seconds(), time.perf_counter()
         passes: list[tuple[int, float]] = []
         while time.perf_counter() - started < seconds:
             passes.append(_one_pass(batches, size, finish))
         wall, cpu, cores_cpu = (
             time.perf_counter() - started,
             cpu_seconds() - cpu,
-            _cores_cpu_seconds() - cores_cpu,
+            cores_cpu_seconds() - cores_cpu,
         )
     images = sum(n for n, _ in passes)
     return {
@@ -111,7 +111,7 @@ def _ticks(pid: int | None) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def _cores_cpu_seconds() -> float:
+def cores_cpu_seconds() -> float:
     """CPU time that the cores of this process have spent on anything (user, nice, system,
     interrupts, and stolen by the host).
     """

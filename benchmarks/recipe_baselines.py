@@ -65,6 +65,35 @@ def simclr(decoder: str) -> Callable[[Any], Any]:
     return lambda image: torch.stack([view(image), view(image)])
 
 
+def dino_v2(decoder: str) -> Callable[[Any], Any]:
+    """The ten crops of each image in facebookresearch/dinov2 (data/augmentations.py).
+
+    Blur is as in the shipped pipeline: of no first crop, 90 % of second, and half of local ones.
+    """
+    first = _dino_crop(decoder, 224, (0.32, 1.0))
+    second = _dino_crop(decoder, 224, (0.32, 1.0), blur=0.9, solarize=0.2)
+    local = _dino_crop(decoder, 96, (0.05, 0.32), blur=0.5)
+    return lambda image: [first(image), second(image), *(local(image) for _ in range(8))]
+
+
+def _dino_crop(
+    decoder: str, size: int, scale: tuple[float, float], blur: float = 0.0, solarize: float = 0.0
+) -> Callable[[Any], Any]:
+    blurs = [v2.RandomApply([v2.GaussianBlur(9, (0.1, 2.0))], p=blur)] if blur else []
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(size, scale=scale, interpolation=_BICUBIC, antialias=True),
+            v2.RandomHorizontalFlip(0.5),
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+            v2.RandomGrayscale(0.2),
+            *blurs,
+            *([v2.RandomSolarize(threshold=128, p=solarize)] if solarize else []),
+            *_to_tensor(decoder),
+            v2.Normalize(baselines.MEAN, baselines.STD),
+        ]
+    )
+
+
 class TimmRandAugment:
     """timm's rand-m7-mstd0.5-inc1 on PIL images or uint8 tensors.
 
@@ -126,6 +155,7 @@ TRANSFORMS: dict[str, Callable[[str], Callable[[Any], Any]]] = {
     "torchvision_resnet50_v2": resnet50_v2,
     "timm_a2": timm_a2,
     "simclr": simclr,
+    "dino_v2": dino_v2,
 }
 _MIXUP_ALPHA = {"torchvision_resnet50_v2": 0.2, "timm_a2": 0.1}
 

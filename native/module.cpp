@@ -35,6 +35,11 @@ PyObject* uniform_field(PyObject*, PyObject* arguments);
 PyObject* noise_stage(PyObject*, PyObject* arguments);
 PyObject* displacement(PyObject*, PyObject* arguments);
 PyObject* draw_uniforms(PyObject*, PyObject* arguments);
+PyObject* window_factors(PyObject*, PyObject* arguments);
+PyObject* choose_windows(PyObject*, PyObject* arguments);
+PyObject* limit_windows(PyObject*, PyObject* arguments);
+PyObject* policy_moves(PyObject*, PyObject* arguments);
+PyObject* warp_matrices(PyObject*, PyObject* arguments);
 PyObject* elastic_stage(PyObject*, PyObject* arguments);
 bool create_file_types();
 bool create_files_type();
@@ -174,6 +179,28 @@ PyMethodDef kMethods[] = {
      "Fill `output` with uniform numbers in [0, 1): for each stream, of uint64 `keys` and int64\n"
      "`counts`, the draws (B, count) of the samples, int64 `ids` (B,). `repeats` is int64 (B,), or "
      "None. See gpupipe/sampling/draws.py."},
+    {"window_factors", window_factors, METH_VARARGS,
+     "window_factors(areas, aspects, tries, is_width_first, output)\n\n"
+     "Fill `output`, float64 (B, tries, 2), with the [height, width] of windows, or [width, "
+     "height],\nof areas and of width / height, float64 (B, tries) each."},
+    {"choose_windows", choose_windows, METH_VARARGS,
+     "choose_windows(factors, tries, positions, sizes, runs, output) -> bool\n\n"
+     "Fill `output`, float64 (B, 4), with the [top, left, height, width] of the first window that "
+     "fits;\nof the first of all, if none does. With `runs`, int32 (B,), a window must be smaller "
+     "than its\nimage, and has no pixels if none fits or the flag is 0. Return whether all samples "
+     "have one\nthat fits. See gpupipe/pipeline/random_windows.py."},
+    {"limit_windows", limit_windows, METH_VARARGS,
+     "limit_windows(windows, sizes, output)\n\n"
+     "Fill `output`, int64 (B, 4), with the parts of windows that are inside images of `sizes`, "
+     "float64\n(B, 2); with the whole image, where that is none."},
+    {"policy_moves", policy_moves, METH_VARARGS,
+     "policy_moves(numbers, ops, values, cosines, sines, sizes, (linear, source, output))\n\n"
+     "Fill the arguments of Primitives.warp for the operations of a policy that move pixels, "
+     "int32\n(B,). `numbers` are those of the operations. See gpupipe/augment/policy_ops.py."},
+    {"warp_matrices", warp_matrices, METH_VARARGS,
+     "warp_matrices(linear, source, output, matrices)\n\n"
+     "Fill `matrices`, float64 (B, 2, 3), with the maps of indices of pixels for the arguments of\n"
+     "Primitives.warp, with a row for each sample."},
     {"elastic_stage", elastic_stage, METH_VARARGS,
      "elastic_stage(seeds, ((alpha_x, alpha_y), kernel_x, kernel_y), is_bilinear, fill) -> stage\n"
      "\n"

@@ -18,7 +18,7 @@ namespace gpupipe {
 
 // Counts the changes of Stage, Arena, Image, and of what Python calls. Raise it with _ABI in
 // gpupipe/runtime/installation.py, which uses no extension with another number.
-constexpr int kAbi = 16;
+constexpr int kAbi = 17;
 
 constexpr char kStageName[] = "gpupipe.stage";
 
@@ -147,6 +147,10 @@ struct Dtype;
 template <>
 struct Dtype<uint8_t> {
   static constexpr char letters[] = "B?", name[] = "uint8";
+};
+template <>
+struct Dtype<int32_t> {
+  static constexpr char letters[] = "i", name[] = "int32";
 };
 template <>
 struct Dtype<int64_t> {

@@ -1,12 +1,13 @@
 """ColorBranches: the branches of a switch, most of which change colours by one function.
 
-Every back end can call the branches of the list. One that changes the colours of all samples in one
-pass reads the attributes instead, so that a batch costs no calls for each branch.
+Every back end can call the branches. One that changes the colours of all samples in one pass reads
+`names` and `choose_values` instead, so that a batch costs no calls for each branch.
 """
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from gpupipe.pipeline.primitives import Primitives
 Branch = Callable[[Primitives], None]
 
 
-class ColorBranches(list[Branch]):
+class ColorBranches(Sequence[Branch]):
     """Branches for Primitives.switch.
 
     Args:
@@ -30,7 +31,6 @@ class ColorBranches(list[Branch]):
 
     Attributes:
         names: The argument.
-        values: The numbers, clipped and truncated, (branches, B).
         others: The argument.
     """
 
@@ -40,15 +40,47 @@ class ColorBranches(list[Branch]):
         values: NDArray[np.float64],
         others: Mapping[int, Branch] = MappingProxyType({}),
     ) -> None:
-        low, high, are_whole = _find_ranges(names)
-        clipped = np.clip(values, low, high)
-        np.trunc(clipped, out=clipped, where=are_whole)
-        self.names, self.values, self.others = names, clipped, others
-        # Of functions that do not refer to this list: as a cycle, it would outlive its batch.
-        super().__init__(
-            others.get(n) or partial(_change_color, name=name, values=own)
-            for n, (name, own) in enumerate(zip(names, clipped, strict=True))
-        )
+        self.names, self.others, self._values = names, others, values
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[n] for n in range(len(self))[number]]
+        name = self.names[number]  # raises IndexError after the last
+        if number in self.others:
+            return self.others[number]
+        return partial(_change_color, name=name, values=self._clipped[number])
+
+    def choose_values(self, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the number of each sample's function, (B,), clipped and truncated.
+
+        Args:
+            index: The branch of each sample, (B,).
+        """
+        if self._values.ndim == 2:  # each is chosen, such as those of color_jitter
+            chosen: NDArray[np.float64] = self._clipped[index, np.arange(len(index))]
+            return chosen
+        low, high, are_whole = _find_ranges(self.names)
+        return _clip(self._values, low[index], high[index], are_whole[index])
+
+    @cached_property
+    def _clipped(self) -> NDArray[np.float64]:
+        """The values of all branches, (branches, B)."""
+        low, high, are_whole = _find_ranges(self.names)
+        return _clip(self._values, low[:, None], high[:, None], are_whole[:, None])
+
+
+def _clip(
+    values: NDArray[np.float64],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    are_whole: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    clipped = np.clip(values, low, high)
+    np.trunc(clipped, out=clipped, where=are_whole)
+    return clipped
 
 
 def _change_color(image: Primitives, name: str, values: NDArray[np.float64]) -> None:
@@ -56,12 +88,12 @@ def _change_color(image: Primitives, name: str, values: NDArray[np.float64]) -> 
         image.color(name, *(values.astype(value.dtype) for value in COLOR_OPS[name].values))
 
 
-_Column = NDArray[np.float64]
+_Row = NDArray[np.float64]
 
 
 @lru_cache(maxsize=64)
-def _find_ranges(names: tuple[str, ...]) -> tuple[_Column, _Column, NDArray[np.bool_]]:
-    """Return the smallest and the largest value of each function, and whether it is whole, (n, 1).
+def _find_ranges(names: tuple[str, ...]) -> tuple[_Row, _Row, NDArray[np.bool_]]:
+    """Return the smallest and the largest value of each function, and whether it is whole, (n,).
 
     Functions without a value, and branches without a function, have 0.
     """
@@ -69,4 +101,4 @@ def _find_ranges(names: tuple[str, ...]) -> tuple[_Column, _Column, NDArray[np.b
     low = [row[0].min if row else 0.0 for row in rows]
     high = [row[0].max if row else 0.0 for row in rows]
     are_whole = [bool(row) and np.dtype(row[0].dtype).kind == "i" for row in rows]
-    return np.array(low)[:, None], np.array(high)[:, None], np.array(are_whole, bool)[:, None]
+    return np.array(low), np.array(high), np.array(are_whole, bool)

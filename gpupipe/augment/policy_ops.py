@@ -37,6 +37,7 @@ from gpupipe.augment.color_branches import Branch, ColorBranches
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.tensors import in_float32
+from gpupipe.runtime.installation import find_extension
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +61,8 @@ COLORS = {
 OPS = ("Identity", *GEOMETRY, *COLORS)
 _TRANSLATIONS = [(OPS.index(f"Translate{axis}"), OPS.index(f"Translate{axis}Rel")) for axis in "XY"]
 _SHEAR_X, _SHEAR_Y, _ROTATE = map(OPS.index, ("ShearX", "ShearY", "Rotate"))
+_NUMBERS = (_SHEAR_X, _SHEAR_Y, _ROTATE, *_TRANSLATIONS[0], *_TRANSLATIONS[1])
+_extension = find_extension()
 
 _SIGMA = (0.1, 2.0)
 
@@ -146,8 +149,16 @@ def lower_move(
     size, is_rotate = image.width_height, op == _ROTATE
     angle = np.radians(np.where(is_rotate, -value, 0.0))
     linear = np.empty((len(value), 2, 2))  # geometry.affine_inverse of the angle, and a shear
-    linear[:, 0, 0] = linear[:, 1, 1] = np.cos(angle)
-    sine = np.sin(angle)
+    cosine, sine = np.cos(angle), np.sin(angle)
+    if _extension is not None and size.shape == (len(value), 2):
+        pairs = np.empty((len(value), 2)), np.empty((len(value), 2))
+        floats = (value, cosine, sine, image.size)
+        drawn = [np.ascontiguousarray(array, np.float64) for array in floats]
+        numbers = *_NUMBERS, warping.has_whole_shifts
+        _extension.policy_moves(numbers, np.ascontiguousarray(op), *drawn, (linear, *pairs))
+        image.warp(linear, *pairs, warping.interpolation, warping.fill)
+        return
+    linear[:, 0, 0] = linear[:, 1, 1] = cosine
     linear[:, 0, 1] = np.where(op == _SHEAR_X, value, 0.0) + sine
     linear[:, 1, 0] = np.where(op == _SHEAR_Y, value, 0.0) - sine
     source = np.where(is_rotate[:, None], size / 2.0, 0.0)

@@ -8,7 +8,7 @@ EfficientNet implementation for TPUs.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,10 @@ class OpTable:
         """
         sign = np.where(self.is_signed[index] & (u < 0.5), -1.0, 1.0)
         value = self.neutral[index] + sign * self.magnitudes[index, magnitude_bin]
-        return {"op": op_numbers(self.names)[index], "value": value}
+        return {"op": _list_numbers(self.names)[index], "value": value}
+
+
+_list_numbers = lru_cache(maxsize=64)(op_numbers)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,13 @@ def count_pairs_of_one_sample(ids: NDArray[np.int64]) -> int:
     return int((ids == np.roll(ids, shift)).sum()) if shift else 0
 
 
+@lru_cache(maxsize=8)
+def _describe_batch(ids: bytes) -> tuple[int, NDArray[np.int64]]:
+    """Return the shift and the hash of a batch, which all steps of its batch stage need."""
+    rows = np.frombuffer(ids, np.int64)
+    return find_shift(rows), draws.hash_ids(rows)
+
+
 @dataclass(frozen=True)
 class BatchEntry(BaseEntry[BatchStep]):
     """One step at its position in the batch stage; see BaseEntry.
@@ -73,10 +81,13 @@ class BatchEntry(BaseEntry[BatchStep]):
         Raises:
             StepError: If the step's `sample` raises, or returns arrays of a wrong length.
         """
+        shift, hashed = _describe_batch(ids.tobytes())
+        if self._draws_nothing:
+            return {"shift": shift}
         streams = [(draws.stream(f"batch: {self.key}"), self.step.num_uniforms)]
-        (uniform,) = draws.uniform_for_streams(seed, epoch, draws.hash_ids(ids), streams)
+        (uniform,) = draws.uniform_for_streams(seed, epoch, hashed, streams)
         sampled = self.sample(uniform, "one batch")
-        return {"shift": find_shift(ids)} | {name: v[0] for name, v in sampled.items()}
+        return {"shift": shift} | {name: v[0] for name, v in sampled.items()}
 
 
 @dataclass(frozen=True)

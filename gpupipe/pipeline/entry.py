@@ -221,10 +221,9 @@ def draw_parameters(
         repeats: As for Entry.parameters.
     """
     streams = [entry.stream for entries in steps for entry in entries]
-    uniforms = iter(draws.uniform_for_streams(seed, epoch, ids, streams, repeats))
-    for entries in steps:
-        own = [next(uniforms) for _ in entries]
-        uniform = own[0] if len(own) == 1 else np.concatenate(own)
+    joined = [len(entries) for entries in steps]
+    uniforms = draws.uniform_for_streams(seed, epoch, ids, streams, repeats, joined)
+    for entries, uniform in zip(steps, uniforms, strict=True):
         yield entries[0].sample(uniform, f"{len(uniform)} samples")
 
 

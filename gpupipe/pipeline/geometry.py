@@ -130,42 +130,6 @@ def draw_between(bounds: tuple[Any, Any], u: Floats) -> Floats:
     return numbers
 
 
-def draw_windows(
-    scale: tuple[float, float], ratio: tuple[float, float], areas: Floats, ratios: Floats
-) -> Floats:
-    """Compute the sizes of random windows from uniform draws.
-
-    Args:
-        scale: [min, max] of the window's share of the image's area, drawn uniformly.
-        ratio: [min, max] of the window's width / height, drawn log-uniformly.
-        areas: Uniform draws in [0, 1) for the areas, of any shape (...).
-        ratios: Uniform draws in [0, 1) for width / height, of the same shape (...).
-
-    Returns:
-        [height, width] of each window in units of the square root of the image's area, (..., 2).
-    """
-    low, high = np.log(ratio)
-    area, aspect = draw_between(scale, areas), np.exp(draw_between((low, high), ratios))
-    factors = np.empty((*areas.shape, 2))
-    factors[..., 0], factors[..., 1] = np.sqrt(area / aspect), np.sqrt(area * aspect)
-    return factors
-
-
-def take_first(windows: Any, fits: Any) -> Any:
-    """Return the size of the first window that fits, or of the very first window if none fits.
-
-    Args:
-        windows: The sizes of the windows to choose from, (..., tries, 2).
-        fits: Whether each window fits, bool (..., tries).
-
-    Returns:
-        The sizes of the chosen windows, (..., 2).
-    """
-    tries = windows.reshape(-1, *windows.shape[-2:])  # np.take_along_axis is slower
-    first = tries[np.arange(len(tries)), fits.reshape(len(tries), -1).argmax(-1)]
-    return first.reshape(*windows.shape[:-2], 2)
-
-
 def center_offset(inner: Any, outer: Any) -> Any:
     """Return the offset at which torchvision's center_crop cuts `inner` out of `outer` pixels.
 

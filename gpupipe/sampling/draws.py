@@ -20,7 +20,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,7 @@ def uniform_for_streams(
     ids: NDArray[np.int64],
     streams: Sequence[tuple[int, int]],
     repeats: NDArray[np.int64] | None = None,
+    joined: Sequence[int] | None = None,
 ) -> list[NDArray[np.float64]]:
     """Return the results of `uniform` for several streams, computed at once.
 
@@ -89,27 +90,34 @@ def uniform_for_streams(
         ids: The samples' rows in the index, int64 (B,).
         streams: The stream of each result, and how many draws each sample gets from it.
         repeats: As for `uniform`.
+        joined: For each result, of how many successive streams it is; each has equally many draws.
+            None for one result of each stream.
 
     Returns:
-        float64 (B, n) for each stream, where n is its number of draws.
+        float64 (B, n) for each stream, where n is its number of draws. Those of m streams that are
+        joined are (m * B, n), one stream after the other.
     """
+    sizes = [1] * len(streams) if joined is None else joined
     keys, counts, begins = _find_keys(seed, epoch, tuple(streams))
     if not begins[-1]:
-        return [np.empty((len(ids), 0))] * len(streams)
+        return [np.empty((size * len(ids), 0)) for size in sizes]
     if _extension is not None:
         rows = len(ids)
         flat = np.empty(rows * begins[-1])
         _extension.draw_uniforms(keys, counts, np.ascontiguousarray(ids), repeats, flat)
-        return [
-            flat[rows * begin : rows * end].reshape(rows, end - begin)
-            for begin, end in pairwise(begins)
-        ]
+        results, first = [], 0
+        for size in sizes:
+            part = flat[rows * begins[first] : rows * begins[first + size]]
+            results.append(part.reshape(size * rows, begins[first + 1] - begins[first]))
+            first += size
+        return results
     lanes = np.concatenate([np.arange(count, dtype=np.uint64) for count in counts]) * _GOLDEN
     samples = _sample_bits(keys, ids[:, None], None if repeats is None else repeats[:, None])
     keys, samples = np.repeat(keys, counts), np.repeat(samples, counts, axis=1)
     fractions = _as_fractions(_mix(samples + lanes + keys))
     # Packed, so that steps compute from each what they compute from the result of `uniform`.
-    return [np.ascontiguousarray(fractions[:, begin:end]) for begin, end in pairwise(begins)]
+    each = iter([np.ascontiguousarray(fractions[:, b:e]) for b, e in pairwise(begins)])
+    return [np.concatenate([*islice(each, size)]) for size in sizes]
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from gpupipe.augment import noise
-from gpupipe.pipeline.geometry import draw_windows, take_first
+from gpupipe.pipeline.random_windows import choose_windows, draw_windows, take_first
 from gpupipe.pipeline.spec_checks import add_fill, check_decoded, check_picture, erase_with
 from gpupipe.pipeline.step import (
     Params,
@@ -87,7 +87,7 @@ class RandomErasing(Step):
         areas, ratios = u[:, 1 : _TRIES + 1], u[:, _TRIES + 1 : 2 * _TRIES + 1]
         sampled: Sampled = {
             "runs": (u[:, 0] < self.p).astype(np.int32),
-            "factors": draw_windows(self.scale, self.ratio, areas, ratios)[..., ::-1],
+            "factors": draw_windows(self.scale, self.ratio, areas, ratios, width_first=True),
             "position": u[:, 2 * _TRIES + 1 : _SEED],
         }
         return sampled | ({"seed": noise.draw_seeds(u[:, _SEED])} if self.value == RANDOM else {})
@@ -120,6 +120,10 @@ class RandomErasing(Step):
             p: The arrays that `sample` returned.
             size: [height, width] of the image in pixels.
         """
+        chosen = choose_windows(p, size, p["runs"])
+        if chosen is not None:
+            windows = chosen[0]
+            return windows[:, :2], windows[:, 2:], windows[:, 2] > 0
         tries = np.rint(p["factors"] * np.sqrt(size.prod(-1))[..., None, None])
         fits = (tries < size[..., None, :]).all(-1)
         erased = fits.any(-1) & (p["runs"] > 0)

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, model_validator
 
-from gpupipe.pipeline.geometry import draw_windows, longer_side, shorter_side, take_first
+from gpupipe.pipeline.geometry import longer_side, shorter_side
 from gpupipe.pipeline.geometry_step import ResamplingStep, torch_interpolation
+from gpupipe.pipeline.random_windows import choose_windows, draw_windows, take_first
 from gpupipe.pipeline.spec_checks import check_resampling
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
 from gpupipe.schema.field_types import PositiveRange, Side, Size
@@ -132,6 +133,9 @@ class RandomResizedCrop(ResamplingStep):
             p: The arrays that `sample` returned.
             size: [height, width] of the image in pixels.
         """
+        chosen = choose_windows(p, size)
+        if chosen is not None and chosen[1]:
+            return chosen[0][:, :2], chosen[0][:, 2:]
         height, width = size[..., 0], size[..., 1]
         tries = np.rint(p["factors"] * np.sqrt(height * width)[..., None, None])
         fits = ((tries <= size[..., None, :]) & (tries > 0)).all(-1)

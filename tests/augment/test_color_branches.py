@@ -32,8 +32,10 @@ def run(dtype: str, index: Any, branches: Any) -> list[Any]:
 
 
 def test_the_values_are_clipped_and_truncated() -> None:
-    assert make_branches(2).values[:, 1].tolist() == [0.0, 8.0, 0.0, 0.0, 0.0, 1.6]
-    assert ColorBranches(("posterize",), np.array([[3.9]])).values.tolist() == [[3.0]]
+    values = make_branches(6).choose_values(np.arange(6))
+    assert values.tolist() == [0.0, 8.0, 0.0, 0.0, 0.0, 1.6]
+    of_all = ColorBranches(NAMES, np.full(2, 3.9)).choose_values(np.array([1, 5]))
+    assert of_all.tolist() == [3.0, 3.9], "whole, and of any size"
     assert not ColorBranches((), np.array([])), "of a color_jitter without adjustments"
 
 

@@ -11,7 +11,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2._utils import _setup_fill_arg
 
 from gpupipe.augment.policy import AugmentPolicy
-from gpupipe.augment.policy_ops import OPS, Warping, apply_op
+from gpupipe.augment.policy_ops import OPS, Warping, apply_op, lower_move
 from gpupipe.steps.auto_augment import AutoAugment, RandAugment, TrivialAugmentWide
 from helpers import many_fields
 from helpers.color_differences import as_gray
@@ -205,3 +205,26 @@ def test_masks_move_with_their_images(tmp_path: Path, monkeypatch: pytest.Monkey
                 outside = sample["image"][0][mask[0] == 0].double()
                 assert float((outside - 9).abs().mean()) < 60
         assert shown == {True, False}
+
+
+class Warps:
+    """What lower_move warps: images of one size each, or all of one."""
+
+    def __init__(self, size: Any) -> None:
+        self.size, self.width_height = size, size[..., ::-1]
+
+    def warp(self, *arguments: Any) -> None:
+        self.arrays = arguments[:3]
+
+
+@pytest.mark.parametrize("has_whole_shifts", [False, True])
+def test_a_batch_is_moved_as_its_formula_says(has_whole_shifts: bool) -> None:
+    """To the bit: the extension moves a batch of images with a size each."""
+    op = np.arange(200, dtype=np.int32) % len(OPS)
+    value = np.random.default_rng(0).uniform(-30, 30, 200)
+    warping = Warping("bilinear", None, has_whole_shifts)
+    one, each = Warps(np.array([97.0, 64.0])), Warps(np.tile([97.0, 64.0], (200, 1)))
+    for images in (one, each):
+        lower_move(images, op, value, warping)  # type: ignore[arg-type]
+    for found, expected in zip(each.arrays, one.arrays, strict=True):
+        assert np.array_equal(found, expected)

@@ -57,9 +57,24 @@ def test_a_thread_that_waits_does_not(probe: Any) -> None:
         thread.join()
 
 
+def test_a_moment_in_which_a_thread_waits_for_a_core_does_not_count() -> None:
+    import gil
+
+    quiet = [gil.Counts(1000, held) for held in (20, 21, 22, 23)]
+    share, error = gil.find_share([*quiet, gil.Counts(1000, 600)])
+    assert share == 0.022
+    assert 0.002 < error < 0.006
+
+
 def test_the_goal_is_that_of_the_pipeline() -> None:
     import gil
 
-    found = {"lock_us": 13.0, "lock_error_us": 0.1, "cpu_us": 500.0, "model_rates": {8: 16_000.0}}
+    found = {
+        "lock_us": 13.0,
+        "lock_error_us": 0.1,
+        "cpu_us": 500.0,
+        "others_cores": 0.0,
+        "model_rates": {8: 16_000.0},
+    }
     assert "goal 12: FAILS" in gil.describe("imagenet_train", found)
     assert "goal 25: holds" in gil.describe("simclr", found)

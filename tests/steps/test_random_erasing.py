@@ -92,6 +92,17 @@ def by_the_book(p: Params, height: int, width: int) -> list[int] | None:
     return None
 
 
+def test_a_batch_has_the_windows_of_its_samples() -> None:
+    step = RandomErasing(p=0.5, scale=(0.3, 1.0), ratio=(0.2, 5.0))
+    size = np.random.default_rng(0).integers(1, 60, (200, 2)).astype(np.float64)
+    p = drawn(step, 200, seed=0)
+    assert 50 < p["runs"].sum() < 150
+    for n, (anchor, shape, erased) in enumerate(zip(*step.window(p, size), strict=True)):
+        own = step.window({name: v[n] for name, v in p.items()}, size[n])
+        assert np.array_equal([anchor, shape], own[:2])
+        assert erased == (own[2] and shape[0] > 0)
+
+
 @pytest.mark.parametrize("size", [(375, 500), (30, 900), (901, 31), (64, 64), (1, 1), (2, 3)])
 @pytest.mark.parametrize(
     "parameters", [{}, {"scale": [0.8, 1.0], "ratio": [0.2, 5.0]}, {"scale": [1, 1]}], ids=str

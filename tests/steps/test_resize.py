@@ -204,6 +204,18 @@ def test_ten_tries_then_the_fallback(height: int, width: int, parameters: dict[s
         assert fallbacks > 100
 
 
+@pytest.mark.parametrize("ratio", [(3 / 4, 4 / 3), (3.0, 4.0)])
+def test_a_batch_has_the_windows_of_its_samples(ratio: tuple[float, float]) -> None:
+    """Also a batch in which all ten windows of some samples are too large."""
+    step = RandomResizedCrop(size=(9, 9), scale=(0.5, 1.0), ratio=ratio)
+    rng = np.random.default_rng(0)
+    p, size = step.sample(rng.random((200, step.num_uniforms))), rng.integers(1, 600, (200, 2))
+    anchors, shapes = step.window(p, size.astype(np.float64))
+    for n, (anchor, shape) in enumerate(zip(anchors, shapes, strict=True)):
+        own = step.window({name: v[n] for name, v in p.items()}, size[n].astype(np.float64))
+        assert np.array_equal([anchor, shape], own)
+
+
 @pytest.mark.parametrize(
     ("height", "width", "scale", "ratio", "shape"),
     [(5, 60, 1.0, 2.5, [5, 12]), (15, 2, 1.0, 0.4, [5, 2]), (5, 5, 0.25, 1.0, [2, 2])],

@@ -13,7 +13,7 @@ uint8 and float32.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import cast
 
 import numpy as np
@@ -86,9 +86,11 @@ class _Columns:
         """
         for op in changes:
             if isinstance(op, SwitchOp):
-                index = np.asarray(op.index)
-                branches = enumerate(op.branches)
-                ends = [self.add_all(b.ops, rows & (index == n), position) for n, b in branches]
+                ends = [
+                    self.add_all(branch.ops, rows & (op.index == n), position)
+                    for n, branch in enumerate(op.branches)
+                    if branch.ops
+                ]
                 position = max(ends, default=position)
                 continue
             if isinstance(op, ops.ChooseColorOp):
@@ -99,11 +101,9 @@ class _Columns:
         return position
 
     def _add_chosen(self, op: ops.ChooseColorOp, rows: _Rows, position: int) -> None:
-        known = _find_numbers(op)
-        numbers = np.array([known.get(name, 0) for name in op.names])
-        chosen = op.values[op.index, np.arange(len(rows))]
-        self.colors[rows, position] = numbers[op.index][rows]
-        self.values[rows, position, 0] = chosen[rows]
+        numbers = _list_numbers(op.names, op.spec.dtype)[op.index]
+        np.copyto(self.colors[:, position], numbers, where=rows)
+        np.copyto(self.values[:, position, 0], op.values, where=rows)
 
     def _add(self, op: ops.Op, rows: _Rows, position: int) -> None:
         values = self.values[:, position]
@@ -120,9 +120,17 @@ class _Columns:
                 first = 0
                 for given in op.values:
                     columns = given.reshape(len(rows), -1)
-                    values[rows, first : first + columns.shape[1]] = columns[rows]
-                    first += columns.shape[1]
-        self.colors[rows, position] = color
+                    end = first + columns.shape[1]
+                    np.copyto(values[:, first:end], columns, where=rows[:, None])
+                    first = end
+        np.copyto(self.colors[:, position], color, where=rows)
+
+
+@lru_cache(maxsize=64)
+def _list_numbers(names: tuple[str, ...], dtype: str) -> NDArray[np.int64]:
+    """Return the numbers of functions that the extension knows for a dtype; 0 for ""."""
+    known = OF_FLOATS if dtype == "float32" else COLORS
+    return np.array([known.get(name, 0) for name in names])
 
 
 def _count_columns(changes: Iterable[ops.Op]) -> int:
@@ -163,8 +171,9 @@ _NO_TABLES = np.zeros((0, _MAX_VALUE + 1), np.uint8)
 
 def _find_matrix(op: ops.ColorMatrixOp) -> int | None:
     """Return the number of the change that a matrix makes; None if the extension has none."""
+    own = op.matrices if op.matrices.strides[0] else op.matrices[:1]  # one for all samples
     for color, matrix in _MATRICES.items():
-        if matrix.shape == op.matrices.shape[1:] and (op.matrices == matrix).all():
+        if matrix.shape == own.shape[1:] and (own == matrix).all():
             return color
     return None
 

@@ -166,6 +166,13 @@ def _make_values(conversions: Conversions, delivered: str | None, channels: int)
     return table.dtype, view_as_array(table[:, 0]), coefficients
 
 
+@lru_cache(maxsize=64)
+def _make_pixel(value: ops.Fill, before: str, channels: int, dtype: torch.dtype) -> Array:
+    """Return the pixel (channels,) of a value that is first rounded to the dtype `before`."""
+    pixel = torch.tensor(value, dtype=getattr(torch, before)).expand(channels)
+    return view_as_array(pixel.to(dtype).contiguous())
+
+
 @dataclass(frozen=True)
 class _Delivery:
     """Warps, resizes or flips samples, and writes the converted values to their slots.
@@ -204,10 +211,8 @@ class _Delivery:
             return None
         if self.erase is None:
             return self.create((batch, table, coefficients, None, None))
-        value = torch.tensor(self.erase.value, dtype=getattr(torch, self.erase.spec.dtype))
-        value = value.expand(self.channels).to(dtype).contiguous()
-        windows = self.erase.windows
-        return self.create((batch, table, coefficients, windows, view_as_array(value)))
+        value = _make_pixel(self.erase.value, self.erase.spec.dtype, self.channels, dtype)
+        return self.create((batch, table, coefficients, self.erase.windows, value))
 
     def run(self, pixels: Pixels, row: int) -> None:
         """Write a sample to its slot in the batch; do nothing if it has none.

@@ -13,13 +13,17 @@ from typing import Literal, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.augment.elastic import Elastic
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu.pixels import Array
 from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import Spec
+from gpupipe.runtime.installation import find_extension
+
+_extension = find_extension()
 
 Fill = tuple[float, ...]
 """One number, or one per channel."""
@@ -222,8 +226,8 @@ class ColorOp(Op):
 class ChooseColorOp(Op):
     """Runs one of several color functions on each sample: `names[index[row]]`; "" runs none.
 
-    `values`, (functions, B), has the number of each function for each sample. Only kernels.color
-    runs this operation.
+    `values`, (B,), has the number of each sample's function. Only kernels.color runs this
+    operation.
     """
 
     names: tuple[str, ...]
@@ -286,3 +290,21 @@ def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     last = shifted[:, 2:] if shifted.shape[1] == 3 else np.array([[[0.0, 0.0, 1.0]]])
     shifted[:, :2] -= 0.5 * last
     return shifted
+
+
+def find_warp_matrices(
+    count: int, linear: ArrayLike, source: ArrayLike, output: ArrayLike
+) -> NDArray[np.float64]:
+    """Return the matrices for pixel indices, (count, 2, 3), for the arguments of Primitives.warp.
+
+    Each argument has a row for each sample, or is the same for all of them.
+    """
+    arrays = [np.asarray(array, np.float64) for array in (linear, source, output)]
+    if _extension is not None and all(a.ndim > 1 and len(a) == count for a in arrays[1:]):
+        matrices = np.empty((count, 2, 3))
+        each = np.broadcast_to(arrays[0], (count, 2, 2))
+        rows = [np.ascontiguousarray(array) for array in (each, *arrays[1:])]
+        _extension.warp_matrices(*rows, matrices)
+        return matrices
+    matrix = affine_matrix(*arrays)
+    return in_indices(np.broadcast_to(matrix, (count, 2, 3)))

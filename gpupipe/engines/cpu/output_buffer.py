@@ -31,7 +31,6 @@ class OutputBuffer:
 
     Attributes:
         format: How the field is delivered.
-        shapes: The shape of each sample for which `begin` was called, by its row.
     """
 
     def __init__(
@@ -46,12 +45,22 @@ class OutputBuffer:
         """The samples that have memory of their own, by row."""
         self._flat: torch.Tensor | None = None
         """The memory of `begin_each`, if all samples still have their slots in it."""
-        self.shapes: dict[int, tuple[int, ...]] = {}
-        self._have_one_shape = False
-        """Whether `begin_all` recorded a shape that all samples still have."""
+        self._one_shape: tuple[int, ...] | None = None
+        """The shape that `begin_all` recorded for all samples."""
+        self._own_shapes: dict[int, tuple[int, ...]] = {}
+        """The shapes that were recorded one by one, since then."""
         self._batch: torch.Tensor | None = None
         self._array: Array = np.empty(0)
         self._count, self._memory, self._lock = count, memory, Lock()
+
+    @property
+    def shapes(self) -> dict[int, tuple[int, ...]]:
+        """The shape of each sample for which `begin` was called, by its row."""
+        rows = self._own_shapes if self._one_shape is None else range(self._count)
+        return {row: shape for row in rows if (shape := self._find_shape(row)) is not None}
+
+    def _find_shape(self, row: int) -> tuple[int, ...] | None:
+        return self._own_shapes.get(row, self._one_shape)
 
     @property
     def is_allocated(self) -> bool:
@@ -76,17 +85,16 @@ class OutputBuffer:
             sample's shape differs from the shape of the first sample.
         """
         delivered = self._delivered(shape)
-        self._have_one_shape = self._have_one_shape and self.shapes[row] == delivered
+        has_changed = self._find_shape(row) != delivered
+        if has_changed:
+            self._own_shapes[row] = delivered
         if self._memory is None:
-            self.shapes[row] = delivered
             return False
         if self._batch is None and not self._is_equal:
-            if row not in self._slots or self.shapes[row] != delivered:
+            if row not in self._slots or has_changed:
                 self._slots[row] = self._as_steps(self._memory.allocate(delivered, dtype))
                 self._flat = None
-            self.shapes[row] = delivered
             return True
-        self.shapes[row] = delivered
         return self._begin_batch(self._memory, shape, dtype)
 
     def _begin_batch(self, memory: BatchMemory, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
@@ -108,8 +116,7 @@ class OutputBuffer:
         """
         if self._memory is None or not self._begin_batch(self._memory, shape, dtype):
             return None
-        self.shapes = dict.fromkeys(range(self._count), self._delivered(shape))
-        self._have_one_shape = True
+        self._own_shapes, self._one_shape = {}, self._delivered(shape)
         return self._array
 
     def begin_each(self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[Array]:
@@ -121,10 +128,11 @@ class OutputBuffer:
         """
         if self._memory is None or self._is_equal or self._batch is not None or self._slots:
             return []
-        self.shapes = {row: self._delivered(shape) for row, shape in enumerate(shapes)}
-        counts = [prod(shape) for shape in self.shapes.values()]
+        delivered = [self._delivered(shape) for shape in shapes]
+        self._own_shapes = dict(enumerate(delivered))
+        counts = [prod(shape) for shape in delivered]
         self._flat = self._memory.allocate((sum(counts),), dtype)
-        parts = zip(torch.split(self._flat, counts), self.shapes.values(), strict=True)
+        parts = zip(torch.split(self._flat, counts), delivered, strict=True)
         self._slots = {row: self._as_steps(p.view(shape)) for row, (p, shape) in enumerate(parts)}
         return [view_as_array(slot) for slot in self._slots.values()]
 
@@ -146,7 +154,7 @@ class OutputBuffer:
             return False
         assert self._batch is not None
         self._batch[rows.start : rows.stop] = torch.stack(tensors)
-        self.shapes.update(dict.fromkeys(rows, self._delivered(shape)))
+        self._own_shapes.update(dict.fromkeys(rows, self._delivered(shape)))
         return True
 
     def _as_steps(self, slot: torch.Tensor) -> torch.Tensor:
@@ -155,14 +163,17 @@ class OutputBuffer:
 
     def have_one_shape(self, rows: Iterable[int]) -> bool:
         """Return whether samples have one shape. `begin` or `begin_all` must have recorded each."""
-        return self._have_one_shape or len({self.shapes[row] for row in rows}) < 2
+        if not self._own_shapes:
+            return True
+        return len({self._find_shape(row) for row in rows}) < 2
 
     def has_slot(self, row: int) -> bool:
         """Return whether a sample has a slot; False before `begin` was called for it."""
         if row in self._slots:
             return True
-        has_shape = self._batch is not None and row in self.shapes
-        return has_shape and self.shapes[row] == self._delivered(self._array.shape[1:])
+        if self._batch is None:
+            return False
+        return self._find_shape(row) == self._delivered(self._array.shape[1:])
 
     def slot(self, row: int) -> torch.Tensor:
         """Return the slot of a sample, a view of the batch in the order of axes of steps.

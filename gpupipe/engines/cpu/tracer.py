@@ -24,13 +24,12 @@ from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu import color_stages, ops
 from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.joined_buffers import Output
-from gpupipe.engines.cpu.ops import in_indices
+from gpupipe.engines.cpu.ops import find_warp_matrices, in_indices
 from gpupipe.engines.cpu.pixels import Array
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.engines.cpu.windows import limit_windows, merge_crops
 from gpupipe.pipeline.annotations import Annotations
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import NoLoweringError, Spec
 
 Fill = ops.Fill
@@ -120,10 +119,10 @@ class Tracer:
         fill: Fill | None,
         shape: ArrayLike | None = None,
     ) -> None:
-        matrix = affine_matrix(np.asarray(linear), np.asarray(source), np.asarray(output))
         if shape is not None:
             self.size = self._pairs(shape)
-        where = in_indices(self._each(matrix)), self._whole(self.size)
+        matrices = find_warp_matrices(self._count, linear, source, output)
+        where = matrices, self._whole(self.size)
         self.ops.append(ops.WarpOp(*self._origin, *where, interpolation, fill))
 
     def perspective(self, matrix: ArrayLike, interpolation: str, fill: Fill) -> None:
@@ -208,7 +207,8 @@ class Tracer:
 
     def _choose_color(self, branches: ColorBranches, index: NDArray[np.int64]) -> None:
         """Record a switch whose changes of colours are one operation, whatever their number."""
-        colors = ops.ChooseColorOp(*self._origin, branches.names, branches.values, index)
+        values = branches.choose_values(index)
+        colors = ops.ChooseColorOp(*self._origin, branches.names, values, index)
         if not branches.others:
             self.ops.append(colors)
             return

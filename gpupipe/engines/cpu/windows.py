@@ -39,7 +39,7 @@ _OF_ONE_PIXEL = {"adjust_saturation", "adjust_hue", "permute_channels"}
 """Functions of COLOR_OPS whose result depends on all channels of one pixel, but on no
 other pixel.
 """
-_jpeg = find_extension("_jpeg")
+_extension, _jpeg = find_extension(), find_extension("_jpeg")
 
 
 def limit_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:
@@ -80,6 +80,10 @@ def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops
     if _jpeg is None:
         return list(traced)
     match list(traced[:3]):
+        case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_] if _extension is not None:
+            windows = np.empty((len(size), 4), np.int64)
+            _extension.limit_windows(crop.windows, np.ascontiguousarray(size), windows)
+            return [replace(decode, windows=windows), *traced[1:]]
         case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_]:
             first, end = _find_edges(crop)
         case [ops.DecodeOp() as decode, ops.ResizeOp() as resize, ops.CropOp() as crop]:

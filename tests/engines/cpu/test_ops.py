@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpupipe.engines.cpu.ops import ColorMatrixOp, ColorOp, ToDtypeOp, in_indices
+from gpupipe.engines.cpu.ops import (
+    ColorMatrixOp,
+    ColorOp,
+    ToDtypeOp,
+    find_warp_matrices,
+    in_indices,
+)
+from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import Spec
 
 
@@ -34,3 +41,13 @@ def test_a_map_of_points_is_the_map_of_indices_half_a_pixel_further() -> None:
             divisor = expected[:, 2:] if rows == 3 else 1.0
             own = found[:, 2:] if rows == 3 else 1.0
             assert np.allclose(found[:, :2] / own, expected[:, :2] / divisor - 0.5)
+
+
+def test_a_matrix_for_each_sample_is_made_to_the_bit() -> None:
+    """The extension makes them for arguments with a row for each sample."""
+    rng = np.random.default_rng(0)
+    linear, (source, output) = rng.normal(size=(90, 2, 2)), rng.uniform(0, 500, (2, 90, 2))
+    for part in (linear, linear[0], linear.swapaxes(1, 2)):
+        found = find_warp_matrices(90, part, source, output)
+        assert np.array_equal(found, in_indices(affine_matrix(part, source, output)))
+    assert find_warp_matrices(2, linear[0], source[0], output[0]).shape == (2, 2, 3)

@@ -103,4 +103,4 @@ def test_changes_of_colours_are_one_operation_beside_other_branches(tracer: Trac
     (choice,) = switch.branches[1].ops
     assert isinstance(choice, ops.ChooseColorOp)
     assert choice.index.tolist() == [3, 2, 1]
-    assert choice.values.tolist() == [[0] * 3, [0] * 3, [0] * 3, [5] * 3]
+    assert choice.values.tolist() == [5, 0, 0]
