@@ -17,6 +17,8 @@ void stream(const float* from, float* to, int64_t count);
 void split(const uint8_t* pixels, uint8_t* const planes[kChannels], int width, bool is_reversed);
 void merge(const uint8_t* const planes[kChannels], uint8_t* pixels, int width);
 void reverse(const uint8_t* pixels, uint8_t* to, int width);
+void transpose(const uint8_t* pixels, int64_t stride, uint8_t* to, int64_t to_stride, int rows,
+               int columns);
 void convert(const uint8_t* levels, uint8_t* values, int64_t count, const Conversion& k);
 void prepare_columns(Columns& columns);
 void resize_columns(const Columns& columns, const uint8_t* a, const uint8_t* b, uint16_t* pairs);

@@ -81,9 +81,10 @@ void prepare_columns(Columns&) {}
 
 }  // namespace
 
-const Variant kNeon = {"neon",  is_supported,    warp_row,      split,      merge, reverse,
-                       convert, prepare_columns, resize_pixels, blend_pairs,
-                       &kColorBase, &kFloatBase};
+const Variant kNeon = {"neon",          is_supported,  warp_row,      split,
+                       merge,           reverse,       transpose_rgb, convert,
+                       prepare_columns, resize_pixels, blend_pairs,   &kColorBase,
+                       &kFloatBase};
 
 }  // namespace gpupipe
 

@@ -145,6 +145,27 @@ inline void reverse_pixels(const uint8_t* pixels, uint8_t* to, int begin, int wi
     std::memcpy(to + kChannels * n, pixels + kChannels * (width - 1 - n), kChannels);
 }
 
+// Four pixels of a column become twelve bytes of a row.
+inline void transpose_rgb(const uint8_t* pixels, int64_t stride, uint8_t* to, int64_t to_stride,
+                          int rows, int columns) {
+  const auto load = [=](int y, int x) {
+    uint32_t bytes;
+    std::memcpy(&bytes, pixels + y * stride + kChannels * x, sizeof bytes);
+    return uint64_t{bytes};
+  };
+  constexpr uint64_t kPixel = 0xffffff;
+  for (int y = 0; y < rows; y += kSideBlock)
+    for (int x = 0; x < columns; ++x) {
+      const uint64_t a = load(y, x) & kPixel, b = load(y + 1, x) & kPixel;
+      const uint64_t c = load(y + 2, x) & kPixel, d = load(y + 3, x);
+      const uint64_t first = a | b << 24 | c << 48;
+      const uint32_t last = uint32_t(c >> 16 | d << 8);
+      uint8_t* const at = to + x * to_stride + kChannels * y;
+      std::memcpy(at, &first, sizeof first);
+      std::memcpy(at + sizeof first, &last, sizeof last);
+    }
+}
+
 template <typename Value>
 void look_up(const uint8_t* levels, Value* values, int64_t begin, int64_t count,
              const Conversion& k) {

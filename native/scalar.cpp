@@ -30,8 +30,9 @@ void prepare_columns(Columns&) {}
 
 }  // namespace
 
-const Variant kScalar = {"scalar", is_supported,    warp_row,      split,      merge, reverse,
-                         convert,  prepare_columns, resize_pixels, blend_pairs,
-                         &kColorBase, &kFloatBase};
+const Variant kScalar = {"scalar",        is_supported,     warp_row,      split,
+                         merge,           reverse,          transpose_rgb, convert,
+                         prepare_columns, resize_pixels,    blend_pairs,   &kColorBase,
+                         &kFloatBase};
 
 }  // namespace gpupipe

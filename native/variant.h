@@ -15,6 +15,7 @@ namespace gpupipe {
 
 constexpr int kBlock = 8;     // output pixels of a warp that share one exact coordinate
 constexpr int kPadding = 32;  // bytes that a variant may write after a row of levels; AVX-512's 15
+constexpr int kSideBlock = 4, kSideSlack = 2;  // pixels: see Variant::transpose
 constexpr int kPeriod = 24;   // values after which vectors of 8 and 1 to 4 channels begin again
 constexpr int kFactors = kPeriod + kMaxChannels - 1;  // a period of them from each channel on
 
@@ -84,6 +85,11 @@ struct Variant {
 
   // Copies pixels of RGB, the last one first.
   void (*reverse)(const uint8_t* pixels, uint8_t* to, int width);
+
+  // Swaps rows and columns of pixels of RGB, whose numbers are multiples of kSideBlock. Reads up to
+  // kSideSlack pixels more of each row.
+  void (*transpose)(const uint8_t* pixels, int64_t stride, uint8_t* to, int64_t to_stride, int rows,
+                    int columns);
 
   // Converts `count` levels.
   void (*convert)(const uint8_t* levels, uint8_t* values, int64_t count,

@@ -111,9 +111,9 @@ def test_windows_may_leave_the_image(dtype: str, channels: int) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "channels"), CASES)
-def test_rows_become_columns(dtype: str, channels: int) -> None:
-    for height, width in ((HEIGHT, WIDTH), (1, WIDTH), (HEIGHT, 1)):
-        image = numbers(dtype, channels)[:height, :width]
+def test_rows_become_columns(variant: str, dtype: str, channels: int) -> None:
+    for height, width in ((HEIGHT, WIDTH), (1, WIDTH), (HEIGHT, 1), (70, 90), (64, 66), (36, 4)):
+        image = np.resize(numbers(dtype, channels), (height, width, channels))
         turned = run(kernels.transpose_stage(), np.ascontiguousarray(image))
         assert np.array_equal(turned, image.swapaxes(0, 1))
 
