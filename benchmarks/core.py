@@ -124,7 +124,7 @@ def _gpupipe(
     config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}
 
     def build() -> Any:
-        return gpupipe.loader.load(
+        return gpupipe.load(
             config,
             engine=engine,
             batch_size=workload.batch_size,

@@ -97,7 +97,7 @@ def one(contestant: str, name: str, workers: int, arguments: argparse.Namespace)
         "device": "cpu",
     }
     return measuring.measure(
-        lambda: gpupipe.loader.load(config, **options),
+        lambda: gpupipe.load(config, **options),
         lambda batch: batch["image"].shape[0],
         arguments.seconds,
         _WARM_SECONDS,

@@ -108,7 +108,7 @@ def _measure(build: Any, size: Any, arguments: argparse.Namespace) -> dict[str, 
 def _load(recipe: str, root: Path, file: Path) -> Any:
     import gpupipe.loader
 
-    return gpupipe.loader.load(
+    return gpupipe.load(
         recipe,
         engine="cpu",
         batch_size=_BATCH_SIZE,

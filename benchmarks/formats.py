@@ -151,9 +151,7 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
     )
 
     def build() -> Any:
-        return gpupipe.loader.load(
-            {"data": data, "pipeline": _STEPS}, batch_size=_BATCH, device="cpu"
-        )
+        return gpupipe.load({"data": data, "pipeline": _STEPS}, batch_size=_BATCH, device="cpu")
 
     found = measuring.measure(
         build, lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS

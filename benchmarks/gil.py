@@ -118,7 +118,7 @@ def one(engine: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]
     config, options = _pipeline(name, arguments)
     options |= {"engine": engine, "device": "cpu", "threads": 1}
     probe = load_probe(arguments.data)
-    with gpupipe.loader.load(config, **options) as loader:
+    with gpupipe.load(config, **options) as loader:
         started = time.perf_counter()
         while time.perf_counter() - started < _WARM_SECONDS:
             for _ in loader:

@@ -90,7 +90,7 @@ def _gpupipe(
     loaders: list[Any] = []
 
     def build() -> Any:
-        loaders.append(gpupipe.loader.load(config, engine="dali", **settings))
+        loaders.append(gpupipe.load(config, engine="dali", **settings))
         return loaders[-1]
 
     def close() -> None:

@@ -156,7 +156,7 @@ def _loader(
 ) -> Callable[[], Iterator[tuple[int, int]]]:
     import gpupipe.loader
 
-    loader = gpupipe.loader.load(_config(root, pipeline), **options)
+    loader = gpupipe.load(_config(root, pipeline), **options)
 
     def epoch() -> Iterator[tuple[int, int]]:
         for batch in loader:

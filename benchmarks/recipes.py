@@ -121,7 +121,7 @@ def _gpupipe(recipe: str, root: Path, arguments: argparse.Namespace) -> dict[str
         options["data"] = data
 
     def build() -> Any:
-        return gpupipe.loader.load(config, **options)
+        return gpupipe.load(config, **options)
 
     return measuring.measure(
         build, lambda batch: len(batch["label"]), arguments.seconds, _WARM_SECONDS

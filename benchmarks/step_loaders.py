@@ -130,7 +130,7 @@ def _load(folder: Path, source: str, side: int, steps: list[Any]) -> Any:
         pipeline = [whole, *steps]
     config = {"data": data, "pipeline": pipeline}
     options = {"engine": "cpu", "device": "cpu", "threads": 1, "batch_size": _BATCH_SIZE}
-    return gpupipe.loader.load(config, **options)
+    return gpupipe.load(config, **options)
 
 
 if __name__ == "__main__":

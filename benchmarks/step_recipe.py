@@ -124,7 +124,7 @@ def _measure_own(root: Path, seconds: float) -> dict[str, Any]:
     options: dict[str, Any] = {"engine": "cpu", "device": "cpu", "batch_size": 128}
 
     def build() -> Any:
-        return gpupipe.loader.load({"data": data, "pipeline": _PIPELINE}, **options)
+        return gpupipe.load({"data": data, "pipeline": _PIPELINE}, **options)
 
     return measuring.measure(build, lambda b: len(b["label"]), seconds, _WARM_SECONDS)
 

@@ -5,7 +5,7 @@ Examples:
     >>> for batch in gpupipe.load("configs/lfw.yaml"):
     ...     batch["image"], batch["label"]
 
-Start reading in loader.py: `load` returns a `Loader`.
+Start reading in opening.py: `load` returns a `Loader`, which is in loader.py.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
         TooManyBadError,
         UsageError,
     )
-    from gpupipe.loader import Loader, load
+    from gpupipe.loader import Loader
     from gpupipe.monitor import Monitor
+    from gpupipe.opening import load
     from gpupipe.remote_loader import ServerDataStream, connect
     from gpupipe.server.start import start_server
     from gpupipe.torchvision_adapter.adapter import from_torchvision
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "load": "gpupipe.loader",
+    "load": "gpupipe.opening",
     "Loader": "gpupipe.loader",
     "Monitor": "gpupipe.monitor",
     "Ragged": "gpupipe.annotations.ragged",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.config import read_with
 from gpupipe.errors import ConfigError
-from gpupipe.loader import Loader, load
+from gpupipe.loader import Loader
 from gpupipe.monitor import Monitor
+from gpupipe.opening import load
 from gpupipe.runtime.installation import install_command
 from gpupipe.runtime.ranks import assume_ranks_on_machine
 

@@ -1,20 +1,18 @@
-"""load() turns a config into a Loader, which delivers epochs of batches.
+"""The Loader, which delivers epochs of batches.
 
 A Loader joins three parts: a sampler decides the order, an engine makes the batches, and a life
-cycle tracks which batches were delivered, for state_dict(). Start reading at `load`, then in
-gpupipe/loading/life_cycle.py.
+cycle tracks which batches were delivered, for state_dict(). load() is in gpupipe/opening.py. Go on
+reading in gpupipe/loading/life_cycle.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpupipe import config as configs
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config, locate_errors
-from gpupipe.dataset.given_dataset import MapDataset, is_dataset
 from gpupipe.dataset.index import Index
 from gpupipe.errors import UsageError, counted, warn
 from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads, resolve
@@ -22,60 +20,11 @@ from gpupipe.loading.batch_format import BatchFormat
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.run_state import RunState
-from gpupipe.runtime.progress import Progress, ignore_progress, notebook_progress
+from gpupipe.runtime.progress import Progress, ignore_progress
 from gpupipe.sampling.sampler import Plan
-from gpupipe.torchvision_adapter.dataset_transforms import take_transform
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-def load(
-    config: str | Path | Mapping[str, Any] | Config | MapDataset,
-    *overrides: str,
-    progress: Progress | None = None,
-    **changes: Any,
-) -> Loader:
-    """Create a Loader from a config.
-
-    Issues StandInWarning if drawn images replace a data set that could not be fetched. Logs each
-    setting of the config that has no effect.
-
-    Args:
-        config: Path of a YAML file, a shipped name such as "lfw", a dict with the content of such a
-            file, or a Config. `overrides` and `changes` do not apply to a Config. Or a data set: a
-            list, or an object with `__len__` and `__getitem__`, such as a torch Dataset. The steps
-            are then in `changes`, as pipeline=[...]; see the source python. The transform of one of
-            torchvision's data sets becomes the first of the steps.
-        *overrides: Texts "key=value", as on the command line: "loader.batch_size=64".
-        progress: Called with (action, done, total) while the samples are indexed or fetched; total
-            is None if it is unknown. By default, a notebook shows a progress bar after half a
-            second, and nothing is shown elsewhere.
-        **changes: Overrides as keyword arguments: batch_size=64, data={"root": "/images"}.
-
-    Returns:
-        The loader. Close it, or use it as a context manager.
-
-    Raises:
-        ConfigError: If the config is wrong, or the samples cannot be split over the ranks.
-        DataError: If there is nothing to read.
-        DeviceError: If the device or engine is not available.
-        EngineError: If the engine cannot be built.
-        FetchError: If the data set could not be downloaded.
-        ServerError: If the config names a server that cannot be reached.
-        GpupipeError: If load() is called in a worker process of a DataLoader.
-
-    Examples:
-        >>> with gpupipe.load("lfw", batch_size=64) as loader:
-        ...     for batch in loader:
-        ...         batch["image"]  # float32 (64, 3, 250, 250), on the loader's device
-        ...         batch["label"]  # int64 (64,), on the loader's device
-    """
-    if is_dataset(config):
-        config, changes = take_transform(config, changes)
-    checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
-    with notebook_progress() as bar:
-        return warn_about_data(open_loader(checked, progress or bar))
 
 
 def open_loader(config: Config, progress: Progress = ignore_progress) -> Loader:

@@ -1,7 +1,5 @@
 """One download worker: a process that fills the cache until its parent ends or all is fetched.
 
-Usage: `python -m gpupipe.cache.downloader`.
-
 It reads Tasks, a line of JSON each, from standard input, and ends when standard input is closed, or
 when its parent has ended: a fork of the parent may hold the pipe open. After a task that only
 lists, it waits for the next one: to start a process and to import a store's client takes most of a
@@ -192,7 +190,7 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def main() -> NoReturn:
+def run_tasks() -> NoReturn:
     """Run tasks from standard input; print the outcome of each as a line of JSON.
 
     The process ends after a task that is not "list", or that fails.
@@ -212,7 +210,3 @@ def main() -> NoReturn:
             outcome, is_last, status = {"error": str(e)}, True, 1
         print(json.dumps(outcome), flush=True)
     os._exit(status)
-
-
-if __name__ == "__main__":
-    main()

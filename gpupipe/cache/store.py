@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -87,6 +88,14 @@ def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     except (ImportError, ValueError, TypeError) as e:
         raise DataError(f"{url}: cannot be opened: {e} (data.url, data.storage_options)") from e
     return file_system_and_path
+
+
+def import_client(protocol: str) -> None:
+    """Import fsspec's client of a protocol, such as "s3". Does nothing if it is not installed."""
+    with suppress(ImportError, ValueError):
+        import fsspec
+
+        fsspec.get_filesystem_class(protocol)
 
 
 def read_url(url: str, dataset: DataSet) -> bytes:

@@ -13,7 +13,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,14 +21,15 @@ from numpy.typing import NDArray
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.downloader import Task
 from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.worker_process import start_worker
 from gpupipe.errors import DataError, StateError
 from gpupipe.runtime.process import ChildProcess
 
 T = TypeVar("T")
 Image = NDArray[np.uint8]
 _log = logging.getLogger("gpupipe")
-_PACKAGES = str(Path(__file__).parents[2])
-_POLL_SECONDS = 0.1
+_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.01, 0.1
+"""The first pause between two looks for what is awaited, and the longest. They grow by a third."""
 _LOG_AFTER_SECONDS = 1.0
 _START_SECONDS = 60.0
 """How long download workers may take to start."""
@@ -67,7 +67,7 @@ class WorkerPool:
         elif idle is not None:
             idle.end()
         self._processes += [
-            _start_process(self._task_line) for _ in range(count - len(self._processes))
+            start_worker(self._task_line) for _ in range(count - len(self._processes))
         ]
         self._owner, self._lock = os.getpid(), threading.Lock()
         self._finalizer = weakref.finalize(self, _stop_processes, self._processes, self._owner)
@@ -96,7 +96,7 @@ class WorkerPool:
                 if status > 0:
                     why = outcome.get("error", f"exit status {status}")
                     raise DataError(f"a download worker of the cache failed: {why}")
-                self._processes[i] = _start_process(self._task_line)
+                self._processes[i] = start_worker(self._task_line)
 
     def read_outcomes(self) -> list[dict[str, Any]] | None:
         """Return the last report of each download worker; None while any of them is running.
@@ -158,7 +158,7 @@ def list_dataset(dataset: DataSet, cache: CacheOptions) -> IdleWorker:
     Raises:
         DataError: The data set cannot be listed.
     """
-    process = _start_process(_task_line(dataset, cache, "list"))
+    process = start_worker(_task_line(dataset, cache, "list"))
     idle = IdleWorker(process)
     try:
         line = process.read_line()
@@ -177,17 +177,6 @@ def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
         do=do, dataset=dataset, cache=cache.model_copy(update={"dir": cache.dir.absolute()})
     )
     return task.model_dump_json(exclude_unset=True).encode() + b"\n"
-
-
-def _start_process(line: bytes) -> ChildProcess:
-    """Start a download worker, and send the task `line` to its standard input.
-
-    The task is not an argument of the process: other users can see arguments, and it may hold
-    secrets.
-    """
-    python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(python_path), "PYTHONSAFEPATH": "1"}
-    return ChildProcess("-m", "gpupipe.cache.downloader", request=line, env=environment)
 
 
 def _read_outcome(process: ChildProcess) -> dict[str, Any]:
@@ -232,7 +221,7 @@ def wait_until(
             seconds, or `attempt` raised it.
     """
     began = last_change = time.monotonic()
-    last_state, is_logged = None, False
+    last_state, is_logged, pause = None, False, _FIRST_POLL_SECONDS
     while isinstance(result := attempt(), str):
         for pool in pools:
             pool.restart_killed()
@@ -248,7 +237,8 @@ def wait_until(
             is_logged = True
             workers = _describe_workers(pools, reports)
             _log.warning("gpupipe cache: %s: %s (%s)", purpose, result, workers)
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(pause * 4 / 3, _POLL_SECONDS)
     return result
 
 

@@ -11,6 +11,7 @@ from gpupipe.engines.base import BatchStream, Engine
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import backend_of
+from gpupipe.runtime.garbage_collection import pause_collection
 from gpupipe.runtime.registry import AUTO, ENGINES, find_registration, list_by_priority
 
 
@@ -32,7 +33,8 @@ def find(name: str) -> type[BatchStream]:
     """
     try:
         registration = find_registration(name)
-        return registration.load() if registration else ENGINES.find(name)
+        with pause_collection():
+            return registration.load() if registration else ENGINES.find(name)
     except LookupError as e:
         raise EngineError(str(e)) from e
 

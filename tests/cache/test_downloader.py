@@ -21,7 +21,7 @@ PYTHON = sys.executable  # of which no fork is made: a fork has another parent
 PARENT = """
 import os, subprocess, sys
 pipe = subprocess.PIPE
-command = [sys.executable, "-m", "gpupipe.cache.downloader"]
+command = [sys.executable, "-m", "gpupipe.cache.worker_process"]
 lister = subprocess.Popen(command, stdin=pipe, stdout=pipe)
 lister.stdin.write(sys.stdin.buffer.readline())
 lister.stdin.flush()

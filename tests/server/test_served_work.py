@@ -12,8 +12,8 @@ from PIL import Image
 from gpupipe import config as configs
 from gpupipe.config import Shard
 from gpupipe.errors import ServerError, StateError
-from gpupipe.loader import load
 from gpupipe.loading.assembly import create_sampler
+from gpupipe.opening import load
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.served_work import Plans, prepare_loader
 

@@ -1,0 +1,105 @@
+"""A download worker starts before its task is known, where the text of a config asks for one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe.cache import listing
+from gpupipe.cache.cache_folder import prepare_folder
+from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.worker_pool import list_dataset
+from gpupipe.cache.worker_process import start_early
+from helpers.cached_loading import alive, waited
+from helpers.leftovers import list_children
+
+REMOTE = {"data": {"source": "remote", "url": "file:///photographs"}}
+FOLDER = {"data": {"source": "folder", "root": "/photographs/remote"}}
+
+
+def new_children(before: set[int]) -> set[int]:
+    return set(list_children(os.getpid())) - before
+
+
+@pytest.fixture
+def before(blobs: Path, tmp_path: Path) -> set[int]:
+    """The children of this process, after that which the others are forks of has begun."""
+    with start_early(REMOTE, (), {}):
+        pass
+    return set(list_children(os.getpid()))
+
+
+def test_the_first_worker_is_the_one_that_was_started_early(
+    blobs: Path, tmp_path: Path, before: set[int]
+) -> None:
+    options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
+    data = DataSet(url=f"file://{blobs}")
+    folder = prepare_folder(options, data)
+    with start_early(REMOTE, (), {}):
+        early = new_children(before)
+        idle = list_dataset(data, options)
+        assert new_children(before) == early
+        folder.listing_path.unlink()
+        other = list_dataset(data, options)  # the early one is taken
+        assert len(new_children(before)) == 2
+        other.end()
+    assert len(early) == 1
+    assert new_children(before) == early
+    assert len(listing.load(folder)) == 40
+    idle.end()
+
+
+def test_a_worker_that_was_killed_is_not_taken(
+    blobs: Path, tmp_path: Path, before: set[int]
+) -> None:
+    options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
+    data = DataSet(url=f"file://{blobs}")
+    folder = prepare_folder(options, data)
+    with start_early(REMOTE, (), {}):
+        (early,) = new_children(before)
+        os.kill(early, signal.SIGKILL)
+        waited(lambda: not alive(early), 100)
+        list_dataset(data, options).end()
+    assert listing.is_listed(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "changes", "is_remote"),
+    [
+        (REMOTE, (), {}, True),
+        (FOLDER, (), {}, False),
+        (FOLDER, ("data.source=remote", "data.url=file:///a"), {}, True),
+        ("lfw", (), REMOTE, True),
+        ("data: {source: remote, url: file:///a}", (), {}, True),
+        ("data:\n  url: file:///a\n  source: 'remote'\n", (), {}, True),
+        ("data: {source: remotely}", (), {}, False),
+        ("lfw", (), {}, False),
+        ([1, 2], (), {}, False),
+        ({"data": None}, (), {}, False),
+    ],
+)
+def test_the_text_of_a_config_says_whether_one_starts(
+    tmp_path: Path,
+    before: set[int],
+    config: Any,
+    overrides: tuple[str, ...],
+    changes: dict[str, Any],
+    is_remote: bool,
+) -> None:
+    if isinstance(config, str) and ":" in config:
+        path = tmp_path / "config.yaml"
+        path.write_text(config)
+        config = path
+    with start_early(config, overrides, changes):
+        assert len(new_children(before)) == is_remote
+    assert new_children(before) == set()
+
+
+def test_only_the_first_rank_starts_one(before: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with start_early(REMOTE, (), {}):
+        assert new_children(before) == set()
