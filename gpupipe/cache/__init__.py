@@ -9,7 +9,8 @@ Terms:
 
     download worker  a process that fetches samples
     shard            a WebDataset tar file of samples, which never changes once it is published
-    stored shard     a shard that the store has, cached as it is: the modules stored_*.py
+    stored shard     a shard that the store has, cached as it is: the modules stored_*.py;
+                     of Parquet files only the columns that are needed (file_end.py)
     table            which rows a shard holds, where their images lie in the tar, and their CRC-32
     commit log       manifest.jsonl: one line for each publication or eviction of a shard, and for
                      samples whose files changed in the store

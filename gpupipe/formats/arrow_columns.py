@@ -5,7 +5,6 @@ without a copy. This module never starts pyarrow's threads: they would still exi
 forks its workers.
 """
 
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from io import RawIOBase
@@ -108,43 +107,12 @@ def check_row_group(table: Any, number: int, columns: Collection[str], max_bytes
             check_size(mean, max_bytes, f"row group {number}: on average ")
 
 
-def count_bytes(table: Any, columns: Collection[str]) -> int:
-    """Return how many bytes columns of an open Parquet file declare to have once inflated.
-
-    A value that a dictionary repeats counts once.
-    """
-    groups = map(table.metadata.row_group, range(table.num_row_groups))
-    parts = (group.column(n) for group in groups for n in range(group.num_columns))
-    return sum(
-        part.total_uncompressed_size
-        for part in parts
-        if part.path_in_schema.partition(".")[0] in columns
-    )
-
-
-def list_ranges(table: Any, columns: Collection[str]) -> list[tuple[int, int]]:
-    """Return where columns of an open Parquet file are in it, as ranges [begin, end) of its bytes.
-
-    A column of structs is there with all its parts. The ranges are those that the file declares,
-    which may be wrong.
-    """
-    groups = map(table.metadata.row_group, range(table.num_row_groups))
-    parts = (group.column(n) for group in groups for n in range(group.num_columns))
-    chosen = [part for part in parts if part.path_in_schema.partition(".")[0] in columns]
-    # The dictionary, if there is one, comes first. Some writers give 0 as its place if not.
-    begins = [min(p.data_page_offset, p.dictionary_page_offset or sys.maxsize) for p in chosen]
-    return [
-        (begin, begin + part.total_compressed_size)
-        for begin, part in zip(begins, chosen, strict=True)
-    ]
-
-
 def iter_rows(table: Any, columns: list[str], rows_at_once: int) -> Iterator[Any]:
     """Yield the record batches of an open Parquet file, with up to `rows_at_once` rows each.
 
     No batch has rows of two row groups.
 
-    The caller has checked the row groups with `check_row_group`.
+    The caller has checked the row groups with `check_row_group` or `check_row_groups`.
 
     An OSError of pyarrow becomes a DamagedError. So a caller that writes the rows to a file can
     tell a failed read from a failed write.

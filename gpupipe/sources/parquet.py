@@ -22,6 +22,7 @@ from gpupipe.errors import DataError
 from gpupipe.formats import arrow_columns, check_size
 from gpupipe.formats.arrow_values import LabelsAndValues
 from gpupipe.formats.npy import NpyHeader
+from gpupipe.formats.parquet_footer import check_row_groups, read_row_groups
 from gpupipe.runtime.installation import require_extra
 
 _ROWS_AT_ONCE = 64
@@ -123,10 +124,12 @@ class Parquet(AnnotatedShards):
         require_extra("parquet", ("pyarrow",), "reading .parquet", DataError)
         with arrow_columns.open_parquet(file) as table:
             _, columns = self._choose_columns(table)
-            return NeededBytes(
-                arrow_columns.list_ranges(table, columns),
-                arrow_columns.count_bytes(table, self._columns.values()),
-            )
+            chunks = [chunk for group in read_row_groups(file) for chunk in group.chunks]
+        images = set(self._columns.values())
+        return NeededBytes(
+            [(chunk.begin, chunk.end) for chunk in chunks if chunk.column in columns],
+            sum(max(chunk.inflated, 0) for chunk in chunks if chunk.column in images),
+        )
 
     def _choose_columns(self, table: Any) -> tuple[LabelsAndValues, list[str]]:
         """Return what collects labels, values and lists of an open file, and all columns to read.
@@ -160,8 +163,8 @@ class Parquet(AnnotatedShards):
         others, columns = self._choose_columns(table)
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in images}
         headers: dict[str, list[NpyHeader]] = {name: [] for name in formats}
-        for number in range(table.num_row_groups):
-            arrow_columns.check_row_group(table, number, images.values(), self.byte_limit)
+        with path.open("rb") as opened:
+            check_row_groups(read_row_groups(opened), images.values(), self.byte_limit)
         with written as (unpacked, file):
             for rows in arrow_columns.iter_rows(table, columns, _ROWS_AT_ONCE):
                 others.add(rows)

@@ -15,6 +15,7 @@ import gpupipe
 from gpupipe.errors import DataError
 from gpupipe.sources.parquet import Parquet
 from helpers.folders import make_files_old
+from helpers.full_product import IS_FULL
 
 COUNT = 150
 """More than are read at once."""
@@ -123,6 +124,23 @@ def test_any_change_of_a_byte_is_a_result_or_an_error(tmp_path: Path) -> None:
             assert len(Parquet(shards=str(path)).index()) > 0
         except DataError as e:
             assert str(e).startswith(f"{path}: ")
+
+
+def test_a_damaged_footer_asks_for_bytes_of_the_file_or_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet")
+    whole, draw = path.read_bytes(), np.random.default_rng(0)
+    length, errors = 8 + int.from_bytes(whole[-8:-4], "little"), 0
+    for _ in range(2000 if IS_FULL else 100):
+        data = bytearray(whole)
+        for place in draw.integers(1, length + 1, draw.integers(1, 5)):
+            data[-place] = draw.integers(0, 256)
+        try:
+            needed = Parquet(shards=str(path)).find_needed_bytes(io.BytesIO(bytes(data)))
+        except ValueError:
+            errors += 1
+        else:
+            assert needed.beside >= 0
+    assert errors > 50
 
 
 def test_rows_that_are_damaged_are_blamed_on_the_shard_and_not_on_the_cache(tmp_path: Path) -> None:
