@@ -23,6 +23,7 @@ The cache folder DIR:
 
     DIR/dataset.json         which data set the cache is for
     DIR/listing.idx          the rows of the data set; a row's number is its sample's id forever
+    DIR/members.idx          the objects that each shard of a Zarr folder is made of
     DIR/manifest.jsonl       the commit log, to which lines are only appended
     DIR/shards/00000007.tar  a published shard
     DIR/tables/00000007.npy  its table, kept after eviction so that a resume can fetch the shard

@@ -41,6 +41,7 @@ class CacheFolder:
         options: The settings.
         dir: The absolute path of the folder.
         listing_path: The file with the rows of the data set.
+        members_path: The file with the objects of its shards, if each is several objects.
         commit_log: The log of published and evicted shards.
     """
 
@@ -48,6 +49,7 @@ class CacheFolder:
         self.options = options
         self.dir = options.dir.absolute()
         self.listing_path = self.dir / "listing.idx"
+        self.members_path = self.dir / "members.idx"
         self.commit_log = CommitLog(self.dir / "manifest.jsonl")
 
     @contextmanager

@@ -19,13 +19,14 @@ from typing import Any, Literal, NoReturn
 
 import pydantic
 
-from gpupipe.cache import listing, store_listing
+from gpupipe.cache import listing, shard_members, store_listing, zarr_folders
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.publishing import FillOutcome
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.store import Store
 from gpupipe.cache.stored_fill import create_filler
+from gpupipe.cache.stored_formats import find_format
 from gpupipe.errors import GpupipeError
 from gpupipe.runtime.files import hold_lock
 
@@ -158,11 +159,17 @@ def list_rows(folder: CacheFolder, task: Task) -> None:
     """
     with hold_lock(folder.dir / "listing.lock"):  # otherwise each rank would ask the store
         if not listing.is_listed(folder):
-            store = Store(task.dataset, task.cache.retries, task.cache.timeout)
-            rows = store_listing.list_samples(task.dataset, store, task.cache.connections)
+            dataset, cache, members = task.dataset, task.cache, None
+            store = Store(dataset, cache.retries, cache.timeout)
+            if dataset.shards is not None and find_format(dataset).is_folder:
+                rows, members = zarr_folders.list_folders(dataset, store, cache)
+            else:
+                rows = store_listing.list_samples(dataset, store, cache.connections)
             with folder.lock():
+                if members is not None:  # first: what is listed is whole
+                    shard_members.save(members, folder)
                 listing.save(rows, folder)
-            _print_unversioned(rows, task.dataset)
+            _print_unversioned(rows, dataset)
 
 
 def _print_unversioned(rows: listing.Listing, dataset: DataSet) -> None:

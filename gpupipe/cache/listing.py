@@ -191,6 +191,12 @@ def has_version(info: dict[str, Any], version_hash: int) -> bool:
     return any(hash_version(text) == version_hash for _, text in _list_versions(info))
 
 
+def find_size(info: dict[str, Any]) -> int:
+    """Return the bytes of a file, from fsspec's description of it; -1 if it does not tell them."""
+    size = info.get("size")
+    return size if type(size) is int and size >= 0 else UNKNOWN
+
+
 def describe_change(listed: str, info: dict[str, Any]) -> str:
     """Return how a file's version changed, such as "ETag a, now b".
 

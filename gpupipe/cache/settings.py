@@ -74,10 +74,11 @@ class CacheOptions(_Frozen):
         workers: Number of download workers that rank 0 starts, 0 to 256. With 0, run `gpupipe cache
             fill` elsewhere.
         connections: Samples that a download worker fetches at the same time, 1 to 256; with
-            `data.shards`, parts of a shard.
+            `data.shards`, parts or objects of a shard.
         rate_limit: Bytes per second over all download workers of the folder; null: no limit.
         shard_size: Bytes of a shard's tar file. 64 to 256 MB suit all but small data sets. Not with
-            `data.shards`, which come as they are.
+            `data.shards`, which come as they are, except folders of Zarr stores: of those, a shard
+            has rows that are about so many bytes of numbers, at least the rows of a chunk.
         min_shards: With `data.shards`: how many shards the first epoch waits for; under `epoch:
             new`, how many new ones each epoch waits for.
         retries: Attempts to fetch a sample after the first one, 0 to 100, with growing pauses.
@@ -122,7 +123,7 @@ class DataSet(_Frozen):
         shards: The shards, if the store has those in place of single files: one pattern or several,
             of paths under `url`, such as "**/*.tar". * and ? stand for names, ** for folders,
             and {000..012} for numbers. The ending says which source reads them: webdataset for
-            .tar, and so on.
+            .tar, and so on. Zarr stores are folders: "**/*.zarr".
         shard_format: With `shards`: the source that reads them, if their ending does not say it.
         fields: With `shards`: the fields of that source, by default its own.
         options: With `shards`: further options of that source, such as {rows: true} of numpy.

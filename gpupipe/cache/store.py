@@ -141,8 +141,8 @@ class Store:
         if dataset.shards is not None:
             self._reader = create_range_reader(dataset.url, dataset.storage_options, timeout)
 
-    def list_files(self) -> dict[str, dict[str, Any]]:
-        """List the files below the url.
+    def list_files(self, folder: str = "") -> dict[str, dict[str, Any]]:
+        """List the files below the url, or below a folder of it.
 
         Returns:
             Maps the path of each file below the url to fsspec's description, such as its size.
@@ -150,8 +150,9 @@ class Store:
         Raises:
             DataError: The store cannot be listed.
         """
+        path = self._path(folder) if folder else self._root
         try:
-            entries = self._files.find(self._root, detail=True)
+            entries = self._files.find(path, detail=True)
         except Exception as e:  # whatever the clients of the stores raise
             raise DataError(
                 f"{self.url}: cannot be listed: {describe_error(e)}: see data.url and "

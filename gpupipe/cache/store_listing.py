@@ -6,13 +6,14 @@ It runs in a child process, so that the training process imports no client libra
 import io
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.listing import UNKNOWN, Listing, file_version, hash_file_version
+from gpupipe.cache.listing import Listing, file_version, find_size, hash_file_version
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, read_url
 from gpupipe.cache.stored_formats import list_patterns
@@ -30,6 +31,7 @@ _UNSAFE_NAME = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]
 or a part that is '', '.' or '..'.
 """
 _MAX_NAME_LENGTH = 4096
+ListAll = Callable[[], dict[str, dict[str, Any]]]
 _MAX_ASKED_FILES = 100_000
 """Maximum number of files whose versions are requested one by one, which takes minutes."""
 
@@ -85,12 +87,11 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
         raise DataError(f"{empty}: {advice}")
     labels, classes = _number_labels(rows, dataset.manifest)
     names = StringArray.from_strings(rows.names)
-    _ask_for_versions(rows, store, connections)
-    sizes = [info.get("size") for info in rows.infos]
+    ask_for_versions(rows, store, connections)
     return Listing(
         names,
         labels,
-        np.array([n if type(n) is int and n >= 0 else UNKNOWN for n in sizes], np.int64),
+        np.array([find_size(info) for info in rows.infos], np.int64),
         np.array([hash_file_version(info) for info in rows.infos], np.uint64),
         rows.weights,
         StringArray.from_strings(rows.metadata),
@@ -101,7 +102,7 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
     )
 
 
-def _ask_for_versions(rows: StoreRows, store: Store, connections: int) -> None:
+def ask_for_versions(rows: StoreRows, store: Store, connections: int) -> None:
     """Ask the store about each file without a known version; add the answers to `rows.infos`.
 
     Does nothing if there are over 100,000 such files.
@@ -143,10 +144,15 @@ def _list_files(dataset: DataSet, store: Store) -> StoreRows:
     return StoreRows(names, labels, [files[name] for name in names])
 
 
-def list_shards(dataset: DataSet, store: Store) -> StoreRows:
+def list_shards(dataset: DataSet, store: Store, list_all: ListAll | None = None) -> StoreRows:
     """Return the shards that match the patterns of a data set, sorted by name, each once.
 
     Those of a manifest are its rows that match. Numbers in braces need no listing of the store.
+
+    Args:
+        dataset: The data set.
+        store: The store that has them.
+        list_all: Lists what patterns may match; by default the files of the store.
 
     Raises:
         DataError: The store cannot be listed, or a name is invalid.
@@ -160,7 +166,8 @@ def list_shards(dataset: DataSet, store: Store) -> StoreRows:
         files: dict[str, dict[str, Any]] = {name: {} for name in rows.names}
     else:
         weight_of, is_listed = {}, any(set(pattern) & set("*?[") for pattern in patterns)
-        files = store.list_files() if is_listed else {pattern: {} for pattern in patterns}
+        list_all = list_all or store.list_files
+        files = list_all() if is_listed else {pattern: {} for pattern in patterns}
     matches = re.compile("|".join(map(glob_translate, patterns))).match
     names = sorted(name for name in files if matches(name))
     for name in names:

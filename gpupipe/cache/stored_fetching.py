@@ -22,7 +22,7 @@ from gpupipe.cache.store import (
 )
 
 _PART = 8 << 20
-_BLOCK = 1 << 20
+BLOCK = 1 << 20
 
 
 class ShardFetcher:
@@ -67,13 +67,17 @@ class ShardFetcher:
         """
         file = self._listing.get_file(row)
         try:
-            received = self._fetch_file(file, target, choose)
+            return self._fetch_shard(row, target, choose)
         except UnfetchableError as e:
             self._statistics.failed.add(row, f"{file.name}: {e}", isinstance(e, StoreError))
             if isinstance(e, ChangedError):
                 self._statistics.changed[row] = str(e)
             return None
-        return received
+
+    def _fetch_shard(
+        self, row: int, target: Path, choose: Callable[[FileEnd], Ranges] | None
+    ) -> int:
+        return self._fetch_file(self._listing.get_file(row), target, choose)
 
     def _fetch_file(
         self, file: StoredFile, target: Path, choose: Callable[[FileEnd], Ranges] | None
@@ -93,7 +97,7 @@ class ShardFetcher:
 
     def _fetch_once(self, file: StoredFile, target: Path, ranges: Ranges, end: FileEnd) -> int:
         with target.open("wb", buffering=0) as f:
-            _write_at(f.fileno(), end.begin, end.data)
+            write_at(f.fileno(), end.begin, end.data)
             etags = self._fetch_ranges(file, ranges, f.fileno()) | end.etags
             os.fsync(f.fileno())
         if len(etags - {""}) > 1:
@@ -135,7 +139,7 @@ class ShardFetcher:
         data, etag = self._read(file, begin, end)
         if len(data) > end - begin:  # all of the file, from a server that knows no ranges
             data = data if begin == 0 else data[begin:end]
-        _write_at(target, begin, data)
+        write_at(target, begin, data)
         return len(data), etag
 
     def _read(self, file: StoredFile, begin: int, end: int) -> FetchedRange:
@@ -146,7 +150,7 @@ class ShardFetcher:
         return result
 
 
-def _write_at(file: int, begin: int, data: bytes | memoryview) -> None:
+def write_at(file: int, begin: int, data: bytes | memoryview) -> None:
     """Write all of `data` to an open file, from its byte `begin` on."""
     view = memoryview(data)
     while view:
@@ -156,5 +160,5 @@ def _write_at(file: int, begin: int, data: bytes | memoryview) -> None:
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as f:
-        while block := f.read(_BLOCK):
+        while block := f.read(BLOCK):
             yield block

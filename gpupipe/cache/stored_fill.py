@@ -2,18 +2,18 @@
 
 import os
 from functools import partial
-from glob import escape
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache import evict, stored_table
+from gpupipe.cache import evict, shard_members, stored_table
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.fetching import RowSelection
 from gpupipe.cache.file_end import FileEnd, Ranges
 from gpupipe.cache.fill import Filler
 from gpupipe.cache.listing import Listing
+from gpupipe.cache.members_fetching import MembersFetcher
 from gpupipe.cache.publishing import FillOutcome, ShardJob, ShardPublisher
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import CachedShard, disk_size
@@ -22,7 +22,6 @@ from gpupipe.cache.stored_fetching import ShardFetcher
 from gpupipe.cache.stored_formats import create_source, find_format
 from gpupipe.cache.stored_table import ShardTable
 from gpupipe.dataset.shards import name_shard
-from gpupipe.dataset.source import Source
 from gpupipe.errors import DataError
 
 _FOLDERS = 1 << 16
@@ -65,10 +64,10 @@ class StoredShardFiller(ShardPublisher):
         self._dataset, self._has_ranges = dataset, find_format(dataset).has_ranges
         is_weighted = dataset.weight is not None
         self._selection = RowSelection(folder, self._listing, dataset.seed, is_weighted, _find_rows)
-        connections = folder.options.connections
-        self._fetcher = ShardFetcher(
-            self._listing, self._store, self._rate_limit, connections, self.statistics
-        )
+        self._source, connections = create_source(dataset), folder.options.connections
+        common = (self._listing, self._store, self._rate_limit, connections, self.statistics)
+        members = shard_members.load(folder)
+        self._fetcher = MembersFetcher(members, *common) if members else ShardFetcher(*common)
         self._needs: dict[int, int] = {}
         """The bytes to reserve for shards whose ends told how many columns take, by row."""
 
@@ -147,14 +146,13 @@ class StoredShardFiller(ShardPublisher):
             return self._fetch_once(job)
 
     def _fetch_once(self, job: ShardJob) -> tuple[ShardTable, int] | None:
-        source = create_source(self._dataset, escape(str(job.tar)))
-        choose = partial(self._choose_ranges, job, source) if self._has_ranges else None
+        choose = partial(self._choose_ranges, job) if self._has_ranges else None
         fetched = self._fetcher.fetch(job.rows[0], job.tar, choose)
         if fetched is None:
             return None
-        return stored_table.index_shard(self._dataset, source, job.tar), fetched
+        return stored_table.index_shard(self._dataset, self._source, job.tar), fetched
 
-    def _choose_ranges(self, job: ShardJob, source: Source, end: FileEnd) -> Ranges:
+    def _choose_ranges(self, job: ShardJob, end: FileEnd) -> Ranges:
         """Return which bytes of a shard to fetch beside its end, and reserve room for all of them.
 
         Raises:
@@ -162,7 +160,7 @@ class StoredShardFiller(ShardPublisher):
             _NoRoomError: There is no room at the moment.
         """
         with name_shard(job.tar):
-            needed = source.find_needed_bytes(end)
+            needed = self._source.find_needed_bytes(end)
         ranges = end.list_missing(needed.ranges, _GAP)
         fetched = sum(last - first for first, last in ranges) + len(end.data)
         need = estimate_bytes(fetched) + disk_size(needed.beside)
@@ -185,7 +183,8 @@ class StoredShardFiller(ShardPublisher):
 
 def count_bytes_beside(folder: CacheFolder) -> int:
     """Return how many bytes of `max_bytes` shards and their tables cannot take."""
-    return folder.listing_path.stat().st_size + evict.headroom_bytes(folder) + _FOLDERS
+    lists = [path for path in (folder.listing_path, folder.members_path) if path.exists()]
+    return sum(path.stat().st_size for path in lists) + evict.headroom_bytes(folder) + _FOLDERS
 
 
 def refuse_small_cache(folder: CacheFolder, listing: Listing, dataset: DataSet) -> None:

@@ -28,7 +28,8 @@ class ShardFormat(NamedTuple):
         has_parts: Whether the source writes a file with the ending PARTS, which the samples are in.
         has_ranges: Whether only those bytes of a file are fetched that the source needs, see
             `Source.find_needed_bytes`.
-        longer: The ending of the files in the store, of which `ending` is the end; "": `ending`.
+        longer: The ending of the files in the store, if it is not `ending`; else "".
+        is_folder: Whether the store has folders of many objects, some of which are a shard each.
     """
 
     source: str
@@ -36,6 +37,7 @@ class ShardFormat(NamedTuple):
     has_parts: bool = False
     has_ranges: bool = False
     longer: str = ""
+    is_folder: bool = False
 
     @property
     def stored_ending(self) -> str:
@@ -58,6 +60,7 @@ FORMATS = (
     ShardFormat("numpy", ".npz"),
     ShardFormat("hdf5", ".h5"),
     ShardFormat("hdf5", ".hdf5"),
+    ShardFormat("zarr", ".zip", longer=".zarr", is_folder=True),
     ShardFormat("zarr", ".zip", longer=".zarr.zip"),
 )
 """All formats. The first of a source is the one for files whose endings do not say it."""
@@ -75,15 +78,19 @@ def find_format(dataset: DataSet) -> ShardFormat:
         names = list(dict.fromkeys(one.source for one in FORMATS))
         if not of_source:
             hint = did_you_mean(dataset.shard_format, names)
-            raise _at(
+            raise create_error(
                 "shard_format",
                 f"{shown(dataset.shard_format)} should be {' or '.join(names)}{hint}",
             )
-        matching = [one for one in of_source if patterns[0].lower().endswith(one.ending)]
+        matching = [
+            one
+            for one in of_source
+            if patterns[0].lower().endswith(one.longer if one.is_folder else one.ending)
+        ]
         return (matching or of_source)[0]
     formats = [_find_by_ending(pattern) for pattern in patterns]
     if len(set(formats)) > 1:
-        raise _at(
+        raise create_error(
             "shards",
             f"{patterns[0]} and {patterns[formats.index(formats[-1])]} are of different "
             "formats: use one source, and one cache, for each",
@@ -106,7 +113,7 @@ def list_patterns(dataset: DataSet) -> Sequence[str]:
 def _find_by_ending(pattern: str) -> ShardFormat:
     lower = pattern.lower()
     if _COMPRESSED.search(lower):
-        raise _at(
+        raise create_error(
             "shards",
             f"{pattern} is compressed as a whole, so no sample can be read in place: "
             "write the shards uncompressed, as images are compressed already",
@@ -115,14 +122,13 @@ def _find_by_ending(pattern: str) -> ShardFormat:
         if lower.endswith(one.stored_ending):
             return one
     if ".zarr" in lower:
-        raise _at(
+        stores = pattern[: lower.rindex(".zarr") + len(".zarr")]
+        raise create_error(
             "shards",
-            f"{pattern} are the files of a Zarr store, and a shard is one file: pack each store "
-            "into a ZIP file without compression (zip -0 -r ../NAME.zarr.zip . in its folder), and "
-            'write shards: "*.zarr.zip"',
+            f'{pattern} are the objects of Zarr stores: name the folders, as in shards: "{stores}"',
         )
     endings = ", ".join(dict.fromkeys(one.stored_ending for one in FORMATS))
-    raise _at(
+    raise create_error(
         "shards",
         f"the ending of {pattern} is none of {endings}: set "
         "data.shard_format to the source that reads them",
@@ -143,11 +149,15 @@ def create_source(dataset: DataSet, path: str | Path = "shards") -> Source:
     model: Any = SOURCES.find(find_format(dataset).source)
     options: dict[str, Any] = {**dataset.options, model.shard_option: str(path)}
     if isinstance(dataset.values, tuple) and dataset.values:
-        raise _at("values", "with shards, a mapping {VALUE: PLACE}, as the source of shards has it")
+        raise create_error(
+            "values", "with shards, a mapping {VALUE: PLACE}, as the source of shards has it"
+        )
     for name in ("fields", "label", "values"):
         if name in dataset.model_fields_set:
             if name not in model.model_fields:
-                raise _at(name, f"the source {model.name} has no such option: see data.options")
+                raise create_error(
+                    name, f"the source {model.name} has no such option: see data.options"
+                )
             options[name] = getattr(dataset, name)
     try:
         source: Source = model.model_validate(options)
@@ -170,7 +180,8 @@ def _relocate(detail: Any, dataset: DataSet) -> InitErrorDetails:
     return InitErrorDetails(type=kind, loc=loc, input=detail["input"])
 
 
-def _at(name: str, message: str) -> pydantic.ValidationError:
+def create_error(name: str, message: str) -> pydantic.ValidationError:
+    """Return the error of an option of the data set, such as `shards`."""
     kind = PydanticCustomError("value_error", "{error}", {"error": f", {message}"})
     return pydantic.ValidationError.from_exception_data(
         "shards", [InitErrorDetails(type=kind, loc=(name,), input=None)]

@@ -142,12 +142,15 @@ class Source(pydantic.BaseModel):
         see FORMATS in `gpupipe/cache/stored_formats.py`. All columns are ChunkColumns of `path`, or
         SpanColumns: of `path`, or of the file beside it with the ending .parts, which this method
         writes if the samples cannot be read in place. The same bytes must always give the same
-        index.
+        index. Child processes may stay for the next file, until `end_children`.
 
         Raises:
             DataError: The file has no samples, or cannot be read.
         """
         raise NotImplementedError
+
+    def end_children(self) -> None:
+        """End the child processes that `index_file` has left; by default there are none."""
 
     def find_needed_bytes(self, file: RawIOBase) -> NeededBytes:
         """Return which bytes of a file `index_file` reads, before all of the file is there.

@@ -92,7 +92,7 @@ def _read_rows(store: ArrayStore, request: StoreRequest) -> StoreContents:
     spans: dict[str, StoredSpans] = {}
     counts: dict[str, int] = {}
     for name, path in request.fields.items():
-        array = _find_array(store, path)
+        array = find_array(store, path)
         if not array.shape:
             raise ValueError(f"'{path}' is a single number, which has no rows: see data.groups")
         located = _locate(store, array, path)
@@ -105,7 +105,7 @@ def _read_rows(store: ArrayStore, request: StoreRequest) -> StoreContents:
         counts[path] = int(array.shape[0])
     others = {request.label: None} if request.label else {}
     for path in [*others, *request.values.values()]:
-        array = _find_array(store, path)
+        array = find_array(store, path)
         counts[path] = int(array.shape[0]) if array.shape else 1
     (first, count), *_ = counts.items()
     for path, length in counts.items():
@@ -145,7 +145,7 @@ def _read_groups(store: ArrayStore, request: StoreRequest, path: str) -> StoreCo
         builder, ragged = RowsBuilder(), list[StoredSpans]()
         for name in names:
             where = _join(name, inner)
-            located = _locate(store, _find_array(store, where), where)
+            located = _locate(store, find_array(store, where), where)
             if isinstance(located, StoredSpans):
                 ragged.append(located)
             else:
@@ -176,7 +176,8 @@ def _join_spans(every: list[StoredSpans], count: int, path: str) -> StoredSpans:
     return StoredSpans(every[0].dtype, offset, np.concatenate([s.length for s in every]))
 
 
-def _find_array(store: ArrayStore, path: str) -> Node:
+def find_array(store: ArrayStore, path: str) -> Node:
+    """Return the array at a path. Raises ValueError if there is none."""
     array = store.get(path)
     if array is not None and store.is_array(array):
         return array
@@ -232,7 +233,7 @@ def _read_one(store: ArrayStore, group: str, path: str) -> NDArray[Any]:
         value = attributes[name]
         return np.asarray(value.decode() if isinstance(value, bytes) else value)
     where = _join(group, path)
-    array = _find_array(store, where)
+    array = find_array(store, where)
     if math.prod(array.shape) > _MAX_NUMBERS:
         raise ValueError(f"'{where}' has the shape {tuple(array.shape)}, and no few numbers")
     return np.asarray(store.read(array)).reshape(-1)[() if len(array.shape) else 0]

@@ -31,6 +31,11 @@ class StoreRequest:
     values: dict[str, str]
     groups: str | None
 
+    def list_paths(self) -> list[str]:
+        """Return the path of each field, of the label, and of each value, in this order."""
+        label = [] if self.label is None else [self.label]
+        return [*self.fields.values(), *label, *self.values.values()]
+
 
 @dataclass(frozen=True)
 class ChunkPlaces:

@@ -20,7 +20,7 @@ from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shard_column import ShardColumn, create_column
 from gpupipe.cache.shard_files import min_shard_bytes
 from gpupipe.cache.stored_fill import refuse_small_cache
-from gpupipe.cache.stored_formats import create_source
+from gpupipe.cache.stored_formats import create_error, create_source, find_format
 from gpupipe.cache.stored_index import (
     StoredIndex,
     StoredLocations,
@@ -63,16 +63,17 @@ class Remote(DataSet, Source):
             cache.check_shard_size()
             if "min_shards" in cache.model_fields_set:
                 raise ValueError("min_shards: of a store in shards: see data.shards")
-        elif "shard_size" in cache.model_fields_set:
-            raise ValueError(
-                "shard_size: the shards of data.shards are cached as they are: leave it out"
-            )
         return cache
 
     @model_validator(mode="after")
     def _check_shards(self) -> "Remote":
         if self.shards is not None:
             create_source(self)
+            if "shard_size" in self.cache.model_fields_set and not find_format(self).is_folder:
+                raise create_error(
+                    "cache",
+                    "shard_size: the shards of data.shards are cached as they are: leave it out",
+                )
             if self.cache_decoded is not None:
                 raise ValueError(
                     "cache_decoded: of data.shards, which come and go, no images are kept: leave "
@@ -110,6 +111,7 @@ class Remote(DataSet, Source):
             shard = wait_for_shard(folder, self.dataset)
             source = create_source(self, escape(str(shard)))
             self._indexed_shard = source, source.index_file(shard)
+            source.end_children()
         return self._indexed_shard
 
     def annotation_specs(self) -> dict[str, Spec]:

@@ -26,7 +26,7 @@ TAR = '"**/*.tar"'
     [
         (TAR, "a.tar.gz", "4:11: data.shards: a.tar.gz is compressed as a whole"),
         (TAR, "['*.tar', b.tgz]", "data.shards: b.tgz is compressed as a whole"),
-        (TAR, "x.zarr/**", "4:11: data.shards: x.zarr/.* are the files of a Zarr store.*zip -0"),
+        (TAR, "x.zarr/**", '4:11: data.shards: x.zarr/.* of Zarr stores.*: "x.zarr"'),
         (TAR, "train-*-of-8", "4:11: data.shards: the ending of train-.* is none of .tar"),
         (
             TAR,

@@ -135,11 +135,13 @@ def serve(root: Path) -> Iterator[tuple[str, Faults]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _create_handler(root, faults))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", faults
-    faults.over.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", faults
+    finally:
+        faults.over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class _SharedPortServer(ThreadingHTTPServer):

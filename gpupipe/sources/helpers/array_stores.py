@@ -84,6 +84,7 @@ class ArrayStoreSource(FileSource):
     chunk_cache: Bytes = Bytes(256_000_000)
 
     _index_of_process: Index | None = PrivateAttr(None)
+    _reader: StoreReader | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _options_fit(self) -> ArrayStoreSource:
@@ -119,6 +120,11 @@ class ArrayStoreSource(FileSource):
         """
 
     # --- Source
+
+    @property
+    def request(self) -> StoreRequest:
+        """What is read of each store."""
+        return StoreRequest(self.fields, self.label, self.values, self.groups)
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(self.fields), list(self.values)
@@ -158,17 +164,21 @@ class ArrayStoreSource(FileSource):
         return index
 
     def build(self, files: list[Path], progress: Progress) -> Index:
-        return self._build(self.list_stores(), progress)
+        with StoreReader(self.name) as reader:
+            return self._build(self.list_stores(), reader, progress)
 
     def index_file(self, path: Path) -> Index:
-        self._index_of_process = self._build([path], ignore_progress)
+        if self._reader is None:
+            self._reader = StoreReader(self.name)
+        self._index_of_process = self._build([path], self._reader, ignore_progress)
         return self._index_of_process
 
-    def _build(self, stores: list[Path], progress: Progress) -> Index:
+    def end_children(self) -> None:
+        self._reader = None
+
+    def _build(self, stores: list[Path], reader: StoreReader, progress: Progress) -> Index:
         require_extra(self.name, self.modules, f"reading {stores[0]}", DataError)
-        request = StoreRequest(self.fields, self.label, self.values, self.groups)
-        with StoreReader(self.name) as reader:
-            contents = reader.read(stores, request, progress)
+        contents = reader.read(stores, self.request, progress)
         return build_index(Stores(stores, contents), self.fields, int(self.chunk_cache), _is_image)
 
     # --- ChunkOrdered

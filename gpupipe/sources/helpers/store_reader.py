@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import tempfile
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any
 
 from gpupipe.dataset.reading import read_each
@@ -29,7 +30,7 @@ _ADVICE = "write it again, or leave it out"
 
 
 class StoreReader:
-    """Child processes that read stores. Use it in a `with` block.
+    """Child processes that read stores, until its `with` block ends, or nothing refers to it.
 
     Args:
         kind: "hdf5" or "zarr".
@@ -38,20 +39,16 @@ class StoreReader:
 
     def __init__(self, kind: str, seconds: int = _SECONDS) -> None:
         self._kind, self._seconds = kind, seconds
-        self._folder = tempfile.TemporaryDirectory(prefix="gpupipe-stores-")
-        self._idle: SimpleQueue[ChildProcess | None] = SimpleQueue()
+        self._idle: LifoQueue[ChildProcess | None] = LifoQueue()
         for _ in range(cores()):
             self._idle.put(None)
+        self._end = weakref.finalize(self, _end_children, self._idle)
 
     def __enter__(self) -> StoreReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while not self._idle.empty():
-            child = self._idle.get()
-            if child is not None:
-                child.end()
-        self._folder.cleanup()
+        self._end()
 
     def read(
         self, paths: Sequence[Path], request: StoreRequest, progress: Progress
@@ -73,13 +70,10 @@ class StoreReader:
         return arrays
 
     def _read(self, path: Path, request: StoreRequest) -> StoreContents:
-        handle, name = tempfile.mkstemp(dir=self._folder.name)
-        os.close(handle)
-        self._ask(path, asdict(request), name)
-        try:
-            return open_table(Path(name), StoreContents)
-        finally:
-            os.unlink(name)  # noqa: PTH108  # its maps stay valid
+        with tempfile.TemporaryDirectory(prefix="gpupipe-stores-") as folder:
+            table = Path(folder, "contents")
+            self._ask(path, asdict(request), str(table))
+            return open_table(table, StoreContents)  # its maps stay valid
 
     def _ask(self, path: Path, request: dict[str, Any] | None, out: str) -> dict[str, Any]:
         """Return the answer of a child.
@@ -125,6 +119,13 @@ class StoreReader:
             how = signal.Signals(-status).name
         library = {"hdf5": "libhdf5", "zarr": "zarr"}[self._kind]
         return f"it is damaged: {library} ended its process ({how}) as it read the file"
+
+
+def _end_children(idle: LifoQueue[ChildProcess | None]) -> None:
+    while not idle.empty():
+        child = idle.get()
+        if child is not None:
+            child.end()
 
 
 def _make_environment() -> dict[str, str]:
