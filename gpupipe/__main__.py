@@ -1,7 +1,11 @@
 """Runs the command line: the command `gpupipe`, or `python -m gpupipe`."""
 
+import io
 import signal
+import sys
 
+if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.encoding.lower().startswith("utf"):
+    sys.stdout.reconfigure(errors="replace")  # a pipe of Windows has no ≤, for one
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     # Ctrl-C ends the process. A KeyboardInterrupt may be lost in an import: see `exit_in_imports`.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -19,7 +19,8 @@ from gpupipe.bench.memory import list_family
 from gpupipe.protocol.peers import read_stat
 from gpupipe.runtime.devices import gpu_count, handle_of, nvml_session
 from gpupipe.runtime.installation import installed_version, own_version
-from gpupipe.runtime.ranks import cores
+from gpupipe.runtime.ranks import allowed_cores, cores
+from gpupipe.runtime.systems import IS_POSIX
 
 if TYPE_CHECKING:
     from gpupipe.loader import Loader
@@ -34,12 +35,18 @@ def machine() -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "processor": _processor(),
         "cores": cores(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_gib": _memory_gib(),
         "gpu": _gpu(),
         "python": platform.python_version(),
         "system": platform.platform(),
         "packages": _versions(),
     }
+
+
+def _memory_gib() -> float | None:
+    if not IS_POSIX:
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
 
 
 def _processor() -> str:
@@ -69,9 +76,11 @@ def cpu_seconds() -> float:
 
     Without /proc, descendants that still run do not count.
     """
-    family = list_family(os.getpid()) if Path("/proc/self").exists() else ()
-    ticks = sum(int(ticks) for pid in family for ticks in read_stat(pid)[11:15])
-    return time.process_time() + sum(os.times()[2:4]) + ticks / os.sysconf("SC_CLK_TCK")
+    seconds = time.process_time() + sum(os.times()[2:4])
+    if not Path("/proc/self").exists():
+        return seconds
+    ticks = sum(int(ticks) for pid in list_family(os.getpid()) for ticks in read_stat(pid)[11:15])
+    return seconds + ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Load:
@@ -133,7 +142,7 @@ def _all_cpu_seconds() -> float:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0.0
-    mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
+    mine = {f"cpu{n}" for n in allowed_cores()}
     rows = [fields for line in lines if (fields := line.split())[0] in mine]
     ticks = sum(sum(map(int, fields[1:4] + fields[6:9])) for fields in rows)
     return ticks / os.sysconf("SC_CLK_TCK")

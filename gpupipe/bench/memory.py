@@ -12,12 +12,12 @@ Reading the PSS of a process locks its address space for a walk over its pages. 
 therefore reads four times a second, and less often if one reading takes more than 5 ms of CPU time.
 """
 
+import importlib.util
 import os
 import select
 import sys
 import time
 from contextlib import suppress
-from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 _SECONDS_BETWEEN = 0.25
@@ -49,10 +49,11 @@ class PeakMemory:
         self._process: Any = None
 
     def __enter__(self) -> "PeakMemory":
-        if os.access(_ROLLUP.format("self"), os.R_OK):
-            # not at the head of this file, which also runs as a script
-            from gpupipe.runtime.process import ChildProcess
+        # not at the head of this file, which also runs as a script
+        from gpupipe.runtime.process import ChildProcess
+        from gpupipe.runtime.systems import IS_POSIX
 
+        if IS_POSIX and os.access(_ROLLUP.format("self"), os.R_OK):  # Wine shows Linux's
             self._process = ChildProcess("-I", "-S", __file__, str(os.getpid()))
             self._process.read_line()  # wait for the first sample
         return self
@@ -78,14 +79,18 @@ def _own_peaks() -> int:
     """Return the sum of the peaks of this process and its live children, in bytes.
 
     Without /proc, it is the ru_maxrss of this process alone, which may include the peak of the
-    process that started this one.
+    process that started this one; and 0 on Windows.
     """
     from multiprocessing import active_children
 
     pids = ("self", *(child.pid for child in active_children()))
     peaks = [_value(f"/proc/{pid}/status", b"VmHWM:") for pid in pids]
+    if peaks[0] or importlib.util.find_spec("resource") is None:
+        return sum(peaks)
+    import resource
+
     unit = 1 if sys.platform == "darwin" else 1024
-    return sum(peaks) if peaks[0] else unit * getrusage(RUSAGE_SELF).ru_maxrss
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def pss(root: int) -> int:

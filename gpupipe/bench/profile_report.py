@@ -71,7 +71,7 @@ def _explain_doubt(profile: Profile) -> str:
         f"What each step costs cannot be determined: '{profile.stages[shares.index(lowest)].name}' "
         f"saves {-lowest:.0%} of the time. Either the steps before have less to do with it, as a "
         "decode has before a crop: --trace shows each kernel. Or the rounds differ too much: more "
-        "--repeats or --seconds, with nothing beside it, would tell."
+        "--repeats or --repeat-seconds, with nothing beside it, would tell."
     )
 
 
@@ -99,7 +99,7 @@ def describe_training(training: Training | None, ceiling: float | None) -> Itera
     if training.is_vague:
         yield (
             f"Waiting for data: cannot be determined, the rounds differ too much{sure}. "
-            "More --repeats or --seconds, with nothing beside it, would tell."
+            "More --repeats or --repeat-seconds, with nothing beside it, would tell."
         )
     else:
         yield (

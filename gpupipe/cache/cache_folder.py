@@ -17,7 +17,9 @@ from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import BLOCK, Claim, CommitLog, disk_size, is_abandoned
 from gpupipe.cache.stored_formats import find_format, select_indexed
 from gpupipe.errors import DataError, shown
-from gpupipe.runtime.files import TEMPORARY_SUFFIX, hold_lock, read_json_object, write_atomically
+from gpupipe.runtime.file_locks import hold_lock
+from gpupipe.runtime.files import TEMPORARY_SUFFIX, read_json_object, write_atomically
+from gpupipe.runtime.systems import require_posix
 
 _CLAIMS, _PINS, _WORKERS, _RUNS = "claims", "pins", "workers", "runs"
 _CLAIM_KINDS = (_CLAIMS, _PINS, _WORKERS, _RUNS)
@@ -46,6 +48,7 @@ class CacheFolder:
     """
 
     def __init__(self, options: CacheOptions) -> None:
+        require_posix("a cache of remote data")
         self.options = options
         self.dir = options.dir.absolute()
         self.listing_path = self.dir / "listing.idx"

@@ -28,7 +28,7 @@ from gpupipe.cache.store import Store
 from gpupipe.cache.stored_fill import create_filler
 from gpupipe.cache.stored_formats import find_format
 from gpupipe.errors import GpupipeError
-from gpupipe.runtime.files import hold_lock
+from gpupipe.runtime.file_locks import hold_lock
 
 _HEARTBEAT_SECONDS = 0.5
 _PAUSES = {"complete": 0.5, "no room": 0.2, "disk full": 2.0, "failed": 2.0}

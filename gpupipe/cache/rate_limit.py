@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpupipe.runtime.files import hold_lock
+from gpupipe.runtime.file_locks import hold_lock
 
 _BURST_SECONDS = 0.5
 _MAX_SECONDS, _MAX_FOREIGN_SECONDS = 3600.0, 60.0

@@ -11,7 +11,6 @@ folder while no other process has it open removes such files. Each sample has a 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import secrets
@@ -35,7 +34,7 @@ from gpupipe.cache.shared_files import disk_size
 from gpupipe.cache.store import Store, StoreError, UnfetchableError
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.errors import EngineError, describe_error
-from gpupipe.runtime.files import try_lock
+from gpupipe.runtime.file_locks import share_lock, try_lock
 from gpupipe.runtime.installation import require_extra
 
 _FOLDER = "samples"
@@ -225,10 +224,10 @@ def _open_folder(folder: Path, options: CacheOptions) -> Any:
     import diskcache
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(folder.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     is_alone = try_lock(lock)
     if not is_alone:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        share_lock(lock)
     kept = diskcache.Cache(
         str(folder),
         disk=_create_disk_class(),
@@ -242,7 +241,7 @@ def _open_folder(folder: Path, options: CacheOptions) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of files that killed processes left
             kept.check(fix=True)
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        share_lock(lock)
     return kept
 
 

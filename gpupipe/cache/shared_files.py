@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import DataError
-from gpupipe.runtime.files import is_locked, try_lock
+from gpupipe.runtime.file_locks import is_locked, try_lock
 
 BLOCK = 4096
 """Bytes of a file system block: file sizes on disk are assumed to be multiples of it."""
@@ -58,7 +58,7 @@ class Claim:
 
     def __init__(self, path: Path, content: dict[str, Any]) -> None:
         self.path, self._size = path, 0
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         self._release = weakref.finalize(self, _release, self._file, path, os.getpid())
         try:
             if not try_lock(self._file):

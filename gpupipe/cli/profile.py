@@ -34,7 +34,7 @@ def profile(
     config: ConfigName,
     overrides: Overrides,
     repeats: Annotated[int, click.IntRange(1), "How often each part of the work is timed."] = 3,
-    seconds: Annotated[float, click.FloatRange(0.01), "How long it is timed."] = 1.0,
+    repeat_seconds: Annotated[float, click.FloatRange(0.01), "How long each repeat takes."] = 1.0,
     step_ms: Annotated[
         float | None,
         click.FloatRange(0),
@@ -66,18 +66,18 @@ def profile(
     checked = leave_out_decoded_cache(checked)
     with Screen(False) as screen:
         result = profiling.measure(
-            checked, index, cores(), repeats, seconds, screen.counter("profile")
+            checked, index, cores(), repeats, repeat_seconds, screen.counter("profile")
         )
         trained = train and training.measure(
-            checked, index, *train, repeats, seconds, screen.counter("training")
+            checked, index, *train, repeats, repeat_seconds, screen.counter("training")
         )
-    ceiling = None if trained else training.ceiling(checked, index, seconds)
+    ceiling = None if trained else training.ceiling(checked, index, repeat_seconds)
     say(describe_work(result.what))
     console().print(profile_report.profile_table(result))
     for line in profile_report.describe_training(trained, ceiling):
         say(line)
     if trace_path is not None:
-        trace = training.record_training(checked, index, train and train[1], seconds)
+        trace = training.record_training(checked, index, train and train[1], repeat_seconds)
         write_json(trace_path, trace)
         steps = counted(trace["otherData"]["steps"], "step")
         say(f"A trace of {steps} is in {trace_path}: open it at https://ui.perfetto.dev.")

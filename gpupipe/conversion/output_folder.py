@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpupipe.errors import GpupipeError
-from gpupipe.runtime.files import try_lock
+from gpupipe.runtime.file_locks import try_lock
+from gpupipe.runtime.systems import require_posix
 
 
 @contextmanager
@@ -27,6 +28,7 @@ def writing_to(path: Path) -> Iterator[None]:
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
     """Keep other conversions out of a folder. Raises GpupipeError if one is there."""
+    require_posix("`gpupipe convert`")
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not try_lock(descriptor):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
+
+from gpupipe.runtime.systems import call_after_fork
 
 Chunk = TypeVar("Chunk")
 
@@ -118,4 +119,4 @@ def _count_bytes(array: NDArray[Any]) -> int:
 
 chunks = ChunkCache(_count_bytes)
 """The chunks of all columns of this process."""
-os.register_at_fork(after_in_child=chunks.clear)
+call_after_fork(chunks.clear)

@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from gpupipe.runtime.files import NOT_REGULAR, open_regular
 from gpupipe.runtime.installation import compute_crc32s, find_extension
 from gpupipe.runtime.progress import Progress
 from gpupipe.runtime.ranks import cores
+from gpupipe.runtime.systems import call_after_fork
 
 _extension = find_extension()
 _NOT_REGULAR = -1
@@ -192,12 +194,12 @@ def _check_length(span: Span, data: Any) -> NDArray[np.uint8]:
 def _read_part(span: Span) -> Any:
     """Return the bytes of a span in a buffer; an error number if the span cannot be read."""
     try:
-        with open_regular(span.path, buffering=0) as f:
+        with cast("FileIO", open_regular(span.path, buffering=0)) as f:
             length = os.fstat(f.fileno()).st_size if span.length is None else span.length
             data = np.empty(length, np.uint8)
             f.seek(span.offset)
             received = 0
-            while received < length and (count := os.readv(f.fileno(), [data[received:].data])):
+            while received < length and (count := f.readinto(data[received:].data)):
                 received += count
             return data[:received]
     except OSError as e:
@@ -227,7 +229,7 @@ def _get_pool(count: int) -> ThreadPoolExecutor:
 
 
 # Forked children have none of the threads: they start their own.
-os.register_at_fork(after_in_child=_get_pool.cache_clear)
+call_after_fork(_get_pool.cache_clear)
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:

@@ -5,7 +5,6 @@ a regular file of this user, and no link.
 """
 
 import errno
-import fcntl
 import os
 import stat
 from pathlib import Path
@@ -20,6 +19,7 @@ from gpupipe.decoded_cache.layout import (
     Counters,
     DamagedCacheError,
 )
+from gpupipe.runtime.file_locks import try_lock
 from gpupipe.runtime.files import explain_foreign, write_atomically
 
 
@@ -59,7 +59,7 @@ def open_own(path: Path) -> int:
         OSError: The file cannot be opened.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno == errno.ELOOP:
             raise DamagedCacheError("it is a symbolic link") from e
@@ -115,11 +115,8 @@ def is_in_use(path: Path) -> bool:
 
     Raises OSError if the file cannot be opened.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_lock(fd)
     finally:
         os.close(fd)
-    return False

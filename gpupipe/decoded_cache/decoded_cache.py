@@ -28,6 +28,7 @@ from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.failures import is_foreign
 from gpupipe.runtime.installation import installed_version, own_version
+from gpupipe.runtime.systems import explain_missing_posix
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def find_prefixes(pipeline: Pipeline) -> dict[str, Prefix]:
 
 def explain_refusal(pipeline: Pipeline) -> str:
     """Return why the decoded cache cannot keep the output of any step; "" if it can keep some."""
+    if problem := explain_missing_posix("it"):
+        return problem
     if find_prefixes(pipeline):
         return ""
     encoded = [name for name, spec in pipeline.fields.items() if spec.encoded]

@@ -28,7 +28,8 @@ from gpupipe.decoded_cache.layout import (
     DamagedCacheError,
 )
 from gpupipe.errors import DataError
-from gpupipe.runtime.files import cache_dir, explain_foreign, hold_lock
+from gpupipe.runtime.file_locks import hold_lock
+from gpupipe.runtime.files import cache_dir, explain_foreign
 from gpupipe.runtime.memory import read_meminfo
 
 SUFFIX = ".decoded"

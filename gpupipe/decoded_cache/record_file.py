@@ -22,7 +22,6 @@ Invariants:
 - Pixels are read through a private map, so no process can change the pixels of another.
 """
 
-import fcntl
 import mmap
 import os
 import zlib
@@ -47,7 +46,7 @@ from gpupipe.decoded_cache.layout import (
     DamagedCacheError,
     Record,
 )
-from gpupipe.runtime.files import hold_lock
+from gpupipe.runtime.file_locks import hold_lock, share_lock, unlock
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """With this flag, Linux makes a writable map of a file that is larger than memory."""
@@ -85,7 +84,7 @@ class RecordFile:
         self.header = unpack_header(self._fd)
         self._seen = read_state(self._fd)
         # Tells other processes that the file is in use. Forked children share the lock.
-        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        share_lock(self._fd)
         self._map = mmap.mmap(
             self._fd,
             self.header.size,
@@ -167,7 +166,7 @@ class RecordFile:
         """Stop adding records. The file stays mapped while arrays of pixels exist. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # the map holds a copy of the descriptor
+            unlock(fd)  # the map holds a copy of the descriptor
             os.close(fd)
         self._is_full = True
 

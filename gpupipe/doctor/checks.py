@@ -5,12 +5,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from resource import RLIMIT_NOFILE, getrlimit
 
 from gpupipe.doctor import CheckResult, gpu_checks, judge, software_checks
 from gpupipe.runtime.files import cache_dir
 from gpupipe.runtime.memory import read_meminfo
 from gpupipe.runtime.ranks import allowed_cores, cores
+from gpupipe.runtime.systems import IS_POSIX
 
 GIB = 2**30
 _MIN_FILES, _ENOUGH_FILES = 4096, 65536
@@ -45,7 +45,8 @@ def judge_cores(usable: int, allowed: int, all_of_them: int) -> CheckResult:
 
 
 def _check_memory() -> Iterator[CheckResult]:
-    size = read_meminfo()
+    if not (size := read_meminfo()):  # only Linux tells it
+        return
     limit = read_memory_limit(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
     yield judge_memory(size["MemTotal"], size["MemAvailable"], limit)
 
@@ -149,6 +150,13 @@ def judge_cache_folder(folder: Path, free: int, error: str) -> CheckResult:
     )
 
 
+def _check_open_files() -> Iterator[CheckResult]:
+    if IS_POSIX:
+        from resource import RLIMIT_NOFILE, getrlimit
+
+        yield judge_open_files(*getrlimit(RLIMIT_NOFILE))
+
+
 CHECKS: dict[str, Callable[[], Iterable[CheckResult]]] = {
     "gpupipe": software_checks.check_python,
     "packages": software_checks.check_packages,
@@ -161,7 +169,7 @@ CHECKS: dict[str, Callable[[], Iterable[CheckResult]]] = {
     "cores": lambda: [judge_cores(cores(), len(allowed_cores()), os.cpu_count() or 1)],
     "memory": _check_memory,
     "shared memory": _check_shared_memory,
-    "open files": lambda: [judge_open_files(*getrlimit(RLIMIT_NOFILE))],
+    "open files": _check_open_files,
     "cache folder": _check_cache_folder,
 }
 """The checks by subject, in the order of the report."""

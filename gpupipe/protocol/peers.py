@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from gpupipe.errors import ServerError
 from gpupipe.runtime.installation import install_command
+from gpupipe.runtime.systems import require_posix
 
 PUBLIC, SECRET = ".key", ".key_secret"
 
@@ -116,7 +117,11 @@ def secure_client(socket: Any, secret: Path, server: Path) -> None:
 
 
 def import_zmq() -> Any:
-    """Import and return pyzmq. Raises ServerError, with the pip command, if it is not installed."""
+    """Import and return pyzmq. Raises ServerError, with the pip command, if it is not installed.
+
+    Raises DeviceError on Windows.
+    """
+    require_posix("the data processing server")
     try:
         import msgspec  # noqa: F401  # messages.py needs it
         import zmq

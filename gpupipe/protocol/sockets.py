@@ -21,6 +21,7 @@ import zmq
 
 from gpupipe.errors import ServerError
 from gpupipe.protocol import codec, peers
+from gpupipe.runtime.systems import open_nonblocking_pipe
 
 LINGER_MS = 500
 _SOCKET_BUFFER = 4 << 20
@@ -119,7 +120,7 @@ class Waker:
     """
 
     def __init__(self) -> None:
-        self.descriptor, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.descriptor, self._in = open_nonblocking_pipe()
         self._lock = threading.RLock()
 
     def wake(self) -> None:

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import re
-import signal
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping
@@ -25,7 +24,8 @@ from typing import Any
 from gpupipe.runtime import capability_probe_child
 from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.devices import find_driver
-from gpupipe.runtime.files import cache_dir, hold_lock, read_json_object, write_atomically
+from gpupipe.runtime.file_locks import hold_lock
+from gpupipe.runtime.files import cache_dir, read_json_object, write_atomically
 from gpupipe.runtime.installation import installed_version, parse_release
 from gpupipe.runtime.process import name_signal, run_python
 
@@ -282,7 +282,7 @@ def ran_out_of_memory(returncode: int, reason: str) -> bool:
 
     True if `reason` says so, or on SIGKILL, which Linux sends when memory runs out.
     """
-    return returncode == -signal.SIGKILL or bool(_NO_MEMORY.search(reason))
+    return name_signal(-returncode) == "SIGKILL" or bool(_NO_MEMORY.search(reason))
 
 
 def _decode(output: bytes | None) -> str:

@@ -2,32 +2,28 @@
 
 `open_regular` refuses files that may block for ever. `write_atomically` and
 `create_folder_atomically` make a file or a folder appear complete or not at all: they rename a
-temporary one beside it. `hold_lock` keeps other processes out, and the kernel releases the lock
-when its owner dies. `cache_dir` is the folder of files that gpupipe can create again, such as
-indexes and downloads.
-
-Two packages are unsuitable. `tempfile` creates files that only their owner may read. `filelock`
-polls instead of waiting in the kernel, and in a forked child, the destructor of filelock's lock
-object releases the parent's lock.
+temporary one beside it. (`tempfile` creates files that only their owner may read.) `file_locks`
+keeps other processes out of a file. `cache_dir` is the folder of files that gpupipe can create
+again, such as indexes and downloads.
 """
 
 import errno
-import fcntl
 import json
 import os
-import pwd
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gpupipe.runtime.systems import IS_POSIX, open_flags
+
 NOT_REGULAR = "not a regular file, but a pipe, a socket or a device"
 TEMPORARY_SUFFIX = ".tmp"
 """Ends the names of temporary files. A killed process leaves them behind."""
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_FLAGS = open_flags("O_RDONLY", "O_NONBLOCK", "O_NOCTTY")
 
 
 def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
@@ -137,58 +133,6 @@ def _temporary_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
 
 
-def try_lock(file: int) -> bool:
-    """Lock a file without waiting; return False if another process holds the lock.
-
-    Args:
-        file: Descriptor of the file, open for writing. Closing the descriptor releases the lock,
-            unless a forked child holds a copy of it.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock of the file at `path`; False without such a file."""
-    try:
-        with path.open("r+b") as file:
-            return not try_lock(file.fileno())
-    except FileNotFoundError:
-        return False
-
-
-@contextmanager
-def hold_lock(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Hold the lock of a file inside the `with` block.
-
-    At most one thread, of any process, is inside at a time.
-
-    Args:
-        path: The lock file, created if necessary.
-        on_wait: Called once, before waiting, if the lock is not free.
-
-    Raises:
-        OSError: The file cannot be created or locked, or is a symbolic link.
-    """
-    # A link in the place of a lock file would create or open a file somewhere else.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(path, flags, 0o666)
-    try:
-        if not try_lock(file):
-            on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            # If another thread forked meanwhile, its child holds a copy: closing would not unlock.
-            fcntl.flock(file, fcntl.LOCK_UN)
-    finally:
-        os.close(file)
-
-
 def explain_foreign(status: os.stat_result) -> str:
     """Return why other users could change a file or folder of this user's; "" if they cannot.
 
@@ -197,9 +141,9 @@ def explain_foreign(status: os.stat_result) -> str:
     """
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
-    if status.st_uid != os.getuid():
+    if IS_POSIX and status.st_uid != os.getuid():
         return "belongs to another user"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if IS_POSIX and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "can be written by other users"
     return ""
 
@@ -212,7 +156,9 @@ def expand_user(path: str | Path) -> Path:
     """
     text = os.fspath(path)
     is_own = text == "~" or text.startswith("~/")
-    if is_own and os.environ.get("HOME") == "":
+    if is_own and IS_POSIX and os.environ.get("HOME") == "":
+        import pwd
+
         with suppress(KeyError):  # this user is not in the database
             text = pwd.getpwuid(os.getuid()).pw_dir + text[1:]
     return Path(os.path.expanduser(text))  # noqa: PTH111  # Path.expanduser raises for no user

@@ -29,7 +29,7 @@ from gpupipe.runtime.process import close_in_forks
 from gpupipe.runtime.shared_tensors import SharedTensors
 from gpupipe.runtime.user_functions import FunctionMissingError, UserFunction, find_function
 
-STACK_SIGNAL = signal.SIGUSR1
+STACK_SIGNAL: int = getattr(signal, "SIGUSR1", 0)
 """The signal at which the process writes the stack of its main thread into the report."""
 
 

@@ -33,6 +33,7 @@ from gpupipe.runtime.function_draws import seed_generators
 from gpupipe.runtime.function_failures import CallFailedError
 from gpupipe.runtime.function_process import FunctionProcess
 from gpupipe.runtime.shared_tensors import SharedTensors
+from gpupipe.runtime.systems import open_nonblocking_pipe
 from gpupipe.runtime.user_functions import find_function
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class _Processes:
 
     def __init__(self, create: Callable[[SharedTensors], FunctionProcess], count: int) -> None:
         self._create, self.owner = create, os.getpid()
-        self.numbers = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.numbers = open_nonblocking_pipe()
         self.pipes = np.full((count, 2), -1, np.int32)
         self._memories: dict[int, SharedTensors] = {}
         self._processes: dict[int, FunctionProcess] = {}

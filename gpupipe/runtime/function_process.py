@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.runtime.function_child import STACK_SIGNAL
 from gpupipe.runtime.function_failures import CallFailedError
-from gpupipe.runtime.process import name_signal
+from gpupipe.runtime.process import kill_session, name_signal
 from gpupipe.runtime.shared_tensors import SharedTensors
 from gpupipe.runtime.user_functions import FunctionMissingError, find_source_file, import_object
 
@@ -168,8 +168,7 @@ class FunctionProcess:
         """End the process, and those that it started."""
         self._requests.close()
         self._answers.close()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_session(self._process)
         self._process.wait()
         os.close(self._report_fd)
 

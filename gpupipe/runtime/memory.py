@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpupipe.runtime.systems import find_c_function
+
 if TYPE_CHECKING:
     from torch import Stream, Tensor, cuda, device
 
-_MALLOC_TRIM: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""glibc's malloc_trim; None if the C library lacks it."""
+_MALLOC_TRIM = find_c_function("malloc_trim")
 _POOLED = "DALI_MALLOC_POOL_THRESHOLD"
 """DALI's environment variable: the size from which DALI keeps a CPU buffer for reuse.
 

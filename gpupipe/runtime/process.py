@@ -38,6 +38,8 @@ from multiprocessing import connection, parent_process
 from pathlib import Path
 from weakref import WeakMethod
 
+from gpupipe.runtime.systems import IS_POSIX, call_after_fork
+
 _PATIENCE_SECONDS = 10.0
 
 
@@ -71,9 +73,17 @@ def run_python(
         try:
             out, err = process.communicate(stdin, timeout)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_session(process)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process with a session of its own and those that it started; on Windows it alone."""
+    if not IS_POSIX:
+        process.kill()
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def name_signal(number: int) -> str:
@@ -237,7 +247,7 @@ def _own_address(descriptor: int) -> int | str | None:
         sock.detach()  # it stays open
 
 
-os.register_at_fork(after_in_child=_after_fork)
+call_after_fork(_after_fork)
 
 
 class ExitHandler:

@@ -31,7 +31,8 @@ from typing import Any
 from msgspec import MsgspecError, Struct, json
 
 from gpupipe.errors import ServerError, StateError
-from gpupipe.runtime.files import try_lock, write_atomically
+from gpupipe.runtime.file_locks import try_lock
+from gpupipe.runtime.files import write_atomically
 from gpupipe.runtime.process import close_in_forks, keep_in_forks
 from gpupipe.server.clients_and_passes import SessionStarted
 from gpupipe.server.lease_state import LeaseState, PassStarted, Record, ServerStopped, SessionEnded
@@ -80,9 +81,7 @@ class WriteAheadLog:
         self.path, self._work = path, work
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(
-                path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
             is_ours = try_lock(self._lock)
         if not is_ours:
             os.close(self._lock)
@@ -184,7 +183,7 @@ class WriteAheadLog:
                 new.write_bytes(data)
             if self._file >= 0:
                 os.close(self._file)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from gpupipe.runtime.function_draws import (
 )
 from gpupipe.runtime.function_failures import explain_failure, record_failure
 from gpupipe.runtime.function_pool import FunctionPool, ProcessCall
+from gpupipe.runtime.systems import explain_missing_posix
 from gpupipe.runtime.user_functions import (
     FunctionMissingError,
     UserCall,
@@ -40,7 +41,7 @@ from gpupipe.runtime.user_functions import (
     find_function,
     name_function,
 )
-from gpupipe.schema.field_types import NUMBER, WHOLE
+from gpupipe.schema.field_types import NUMBER, WHOLE, should_be
 from gpupipe.schema.function_name import FunctionName
 
 
@@ -101,6 +102,8 @@ class Python(Step):
         on = context.get("on", ())
         self._field, self._is_on_several = next(iter(on), "image"), len(on) > 1
         if self.workers:
+            if problem := explain_missing_posix(f"workers: {self.workers}"):
+                raise should_be(f"0: another number {problem}")
             self._pool = FunctionPool(
                 self.call, self.args, self._folder, self.workers, self.timeout
             )

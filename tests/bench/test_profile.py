@@ -102,7 +102,7 @@ def test_the_command_prints_the_table_what_limits_and_json(
         "device=cpu",
         "--repeats",
         "1",
-        "--seconds",
+        "--repeat-seconds",
         "0.1",
         "--step-ms",
         "20",

@@ -107,7 +107,7 @@ def test_waiting_that_may_be_anything_is_not_told() -> None:
     wild = Training("t", [50.0, 900.0, 3.0], [100.0, 40.0, 90.0])
     said = " ".join(profile_report.describe_training(wild, None))
     assert "Waiting for data: cannot be determined" in said
-    assert "More --repeats or --seconds" in said
+    assert "More --repeats or --repeat-seconds" in said
     fast_once = Training("t", [990.0, 95.0, 99.0], [100.0, 900.0, 10.0])
     assert fast_once.waiting.value < 0.05
     found = profiled(9000, 1000, 900, 0.95)

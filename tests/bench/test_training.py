@@ -66,7 +66,7 @@ def test_dali_shows_its_reader_and_its_graph(faces: Path) -> None:
 
 def test_the_command_writes_a_trace(faces: Path, tmp_path: Path) -> None:
     words = ["profile", "lfw", f"data.root={faces}", "device=cpu", "engine=cpu", "batch_size=20"]
-    options = ["--step-ms", "1", "--repeats", "1", "--seconds", "0.01", "--trace", "t.json"]
+    options = ["--step-ms", "1", "--repeats", "1", "--repeat-seconds", "0.01", "--trace", "t.json"]
     done = forked_python.run(["-m", "gpupipe", *words, *options], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "A trace of 3 steps is in t.json: open it at" in done.stdout

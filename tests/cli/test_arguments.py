@@ -120,7 +120,7 @@ def test_a_name_that_is_no_picture_is_a_usage_mistake(config: Path, tmp_path: Pa
 @pytest.mark.parametrize("words", [
     ["run", "--repeats", "1"],
     ["compare", "--repeats", "1", "--batches", "3", "--cpu-workers", "0"],
-    ["profile", "--repeats", "1", "--seconds", "0.05"],
+    ["profile", "--repeats", "1", "--repeat-seconds", "0.05"],
 ], ids=lambda words: words[0])  # fmt: skip
 def test_results_are_printed_though_writing_fails(
     config: Path, tmp_path: Path, words: list[str]

@@ -90,7 +90,10 @@ for name in ("grei", "broken"):
     [
         (["run", "--batches", "40", "--repeats", "1"], "grey on cpu, 1 thread"),
         (["check"], "batch: image uint8"),
-        (["profile", "--repeats", "1", "--seconds", "0.02"], "Engine grey cannot read alone"),
+        (
+            ["profile", "--repeats", "1", "--repeat-seconds", "0.02"],
+            "Engine grey cannot read alone",
+        ),
         (["compare", "--batches", "20", "--repeats", "1", "--cpu-workers", "0"], "grey "),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

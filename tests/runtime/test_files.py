@@ -5,11 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import signal
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,11 +14,8 @@ from gpupipe.runtime.files import (
     cache_dir,
     create_folder_atomically,
     expand_user,
-    hold_lock,
     is_irregular,
-    is_locked,
     open_regular,
-    try_lock,
     write_atomically,
 )
 
@@ -122,63 +115,6 @@ def test_a_folder_that_could_not_be_filled_does_not_appear(tmp_path: Path) -> No
     with pytest.raises(ZeroDivisionError), create_folder_atomically(tmp_path / "folder"):
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
-
-
-COUNT = """
-import sys; from pathlib import Path; from gpupipe.runtime.files import hold_lock
-for _ in range(200):
-    with hold_lock(Path(sys.argv[1])):
-        file = Path(sys.argv[2]); file.write_text(str(int(file.read_text()) + 1))
-"""
-
-
-def test_a_lock_ends_though_a_forked_child_has_the_file(tmp_path: Path) -> None:
-    with hold_lock(tmp_path / "lock"):
-        child = os.fork()
-        if child == 0:
-            time.sleep(60)
-            os._exit(0)
-    try:
-        assert not is_locked(tmp_path / "lock")
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    (tmp_path / "count").write_text("0")
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", COUNT, str(tmp_path / "lock"), str(tmp_path / "count")]
-        )
-        for _ in range(3)
-    ]
-    assert [w.wait() for w in workers] == [0, 0, 0]
-    assert (tmp_path / "count").read_text() == "600"
-    with hold_lock(tmp_path / "lock"):
-        pass
-
-
-def test_who_waits_says_so_once(tmp_path: Path) -> None:
-    waits: list[str] = []
-    with hold_lock(tmp_path / "lock", lambda: waits.append("free")):
-        assert is_locked(tmp_path / "lock")
-        assert not waits
-    with (tmp_path / "lock").open("r+b") as holder:
-        assert try_lock(holder.fileno())
-
-        def release() -> None:
-            waits.append("held")
-            holder.close()
-
-        with hold_lock(tmp_path / "lock", release):
-            assert waits == ["held"]
-    assert not is_locked(tmp_path / "lock")
-
-
-def test_a_file_that_does_not_exist_is_not_locked(tmp_path: Path) -> None:
-    assert not is_locked(tmp_path / "lock")
-    assert not (tmp_path / "lock").exists()
 
 
 OWN = Path(pwd.getpwuid(os.getuid()).pw_dir)

@@ -98,7 +98,7 @@ def test_what_measures_does_so_over_a_server(file: Path, tmp_path: Path) -> None
                 *over,
                 "--repeats",
                 "1",
-                "--seconds",
+                "--repeat-seconds",
                 "0.1",
                 "--json",
                 str(tmp_path / "profile.json"),
@@ -110,7 +110,7 @@ def test_what_measures_does_so_over_a_server(file: Path, tmp_path: Path) -> None
         assert [s["name"] for s in found["stages"]] == ["receive"]
         assert found["limit"] == "server"
         done = CliRunner().invoke(
-            main, ["profile", *over, "--repeats", "1", "--seconds", "0.1", "--step-ms", "2"]
+            main, ["profile", *over, "--repeats", "1", "--repeat-seconds", "0.1", "--step-ms", "2"]
         )
         assert "Waiting for data:" in done.output
         done = CliRunner().invoke(main, ["tune", *over])

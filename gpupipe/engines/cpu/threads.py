@@ -1,6 +1,5 @@
 """The threads of the CPU engine. Each uses one core, and keeps its memory from sample to sample."""
 
-import ctypes
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from gpupipe.runtime.process import ExitHandler
+from gpupipe.runtime.systems import find_c_function
 
 _Item = TypeVar("_Item")
 _Queue = SimpleQueue[Callable[[], None] | None]
@@ -131,7 +131,6 @@ def _keep_memory() -> None:
     The float32 temporaries of one image are some MiB. By default, glibc returns them when they are
     freed, and the system clears each page again at its next use: 1,760 pages for 7 MB.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries lack it
-    if mallopt is not None:
+    if mallopt := find_c_function("mallopt"):
         mallopt(_M_MMAP_THRESHOLD, _MAX_KEPT // 4)
         mallopt(_M_TRIM_THRESHOLD, _MAX_KEPT)

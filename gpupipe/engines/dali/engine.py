@@ -42,7 +42,6 @@ How it runs, and in which order it stops:
 
 import contextlib
 import gc
-import os
 from collections.abc import Generator, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -70,9 +69,10 @@ from gpupipe.runtime.devices import backend_of, resolve
 from gpupipe.runtime.failures import gpu_failure
 from gpupipe.runtime.memory import let_dali_pool_buffers, malloc_trim, release_unused_memory
 from gpupipe.runtime.process import ExitHandler
+from gpupipe.runtime.systems import call_after_fork
 from gpupipe.sampling.sampler import Plan, Sampler
 
-os.register_at_fork(after_in_child=gc.freeze)
+call_after_fork(gc.freeze)
 _EPOCHS_BETWEEN_TRIMS = 8
 """How many epochs pass between calls of malloc_trim. After a trim, the page faults cost 2 % of an
 epoch of 5,000 small images, so the engine does not trim after each epoch.

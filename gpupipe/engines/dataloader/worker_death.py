@@ -29,6 +29,7 @@ from gpupipe.engines.dataloader.work_item import WorkItem
 from gpupipe.errors import EngineError, counted
 from gpupipe.runtime.capability_probe import describe_exit
 from gpupipe.runtime.process import name_signal, run_python
+from gpupipe.runtime.systems import IS_POSIX
 from gpupipe.sampling.sampler import Plan
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"})
@@ -168,10 +169,10 @@ def without_child_signals() -> Iterator[None]:
 
     Otherwise torch's handler would raise an error even while torch ends its workers.
     """
-    handler = signal.getsignal(signal.SIGCHLD)
+    handler = signal.getsignal(signal.SIGCHLD) if IS_POSIX else None
     if handler is None or threading.current_thread() is not threading.main_thread():
         # A handler that was not set from Python cannot be restored; only the main thread handles
-        # signals.
+        # signals; Windows has no such signal.
         yield
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

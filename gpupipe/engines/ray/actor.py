@@ -7,6 +7,7 @@ Ray has placed the worker, and which versions the worker has.
 from __future__ import annotations
 
 import os
+import platform
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ class WorkerActor:
 
 def get_node_name() -> str:
     """Return the name of this node for messages: host name and address."""
-    return f"{os.uname().nodename} ({ray.util.get_node_ip_address()})"
+    return f"{platform.node()} ({ray.util.get_node_ip_address()})"
 
 
 def add_node_name(error: Exception, node: str) -> Exception:

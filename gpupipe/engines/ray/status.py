@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import threading
 import time
 from collections import Counter
@@ -176,7 +177,7 @@ class StatusFile:
 
     def __init__(self, describe: Callable[[], TrainerStatus]) -> None:
         self._describe = WeakMethod(describe)
-        name = f"{os.uname().nodename}-{os.getpid()}-{next(_file_numbers)}.json"
+        name = f"{platform.node()}-{os.getpid()}-{next(_file_numbers)}.json"
         self._path = _folder() / name
         self._started = time.time()
         self._closed = threading.Event()
@@ -202,7 +203,7 @@ class StatusFile:
     def _write(self, status: TrainerStatus) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         process = {
-            "host": os.uname().nodename,
+            "host": platform.node(),
             "host_id": host_id(),
             "pid": os.getpid(),
             "start_time": start_time(os.getpid()),

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import DataError, FetchError
-from gpupipe.runtime.files import cache_dir, create_folder_atomically, hold_lock
+from gpupipe.runtime.file_locks import hold_lock
+from gpupipe.runtime.files import cache_dir, create_folder_atomically
 from gpupipe.runtime.installation import require_extra
 from gpupipe.runtime.progress import Progress, ignore_progress
 

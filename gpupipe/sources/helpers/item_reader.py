@@ -10,7 +10,6 @@ set at once: most are not thread-safe, such as one that seeks in an open file.
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
 from gpupipe.dataset.given_dataset import count_items
 from gpupipe.errors import DataError, EngineError
 from gpupipe.runtime.function_draws import find_draws
+from gpupipe.runtime.systems import call_after_fork
 from gpupipe.sources.helpers.dataset_origin import DatasetOrigin, explain_call
 from gpupipe.sources.helpers.item_parts import PartChoice, encode_all
 
@@ -243,7 +243,7 @@ def _reset_all() -> None:
         reader.reset()
 
 
-os.register_at_fork(after_in_child=_reset_all)
+call_after_fork(_reset_all)
 
 
 def explain_object(name: str) -> str:

@@ -23,6 +23,7 @@ from gpupipe.errors import DataError
 from gpupipe.formats import DamagedError, arrow_columns, check_size
 from gpupipe.runtime.files import open_regular, write_atomically
 from gpupipe.runtime.progress import Progress
+from gpupipe.runtime.systems import call_after_fork
 
 groups: ChunkCache[list[Any]] = ChunkCache(lambda images: 1)
 """The images of the row groups that were used last, as pyarrow buffers, for all columns of this
@@ -31,7 +32,7 @@ process. The key is the path and mtime (ns) of a Parquet file, a column, and a r
 
 
 # Forked children have none of the threads that may hold a lock.
-os.register_at_fork(after_in_child=groups.clear)
+call_after_fork(groups.clear)
 
 
 def read_group(path: str | os.PathLike[str], column: str, number: int, max_bytes: int) -> list[Any]:

@@ -21,6 +21,7 @@ from gpupipe.formats.stored_arrays import StoreContents, StoreRequest
 from gpupipe.runtime.process import ChildProcess
 from gpupipe.runtime.progress import Progress
 from gpupipe.runtime.ranks import cores
+from gpupipe.runtime.systems import require_posix
 
 _SECONDS = 300
 """Seconds of CPU for one file: a table of ten million chunks takes a tenth of it."""
@@ -38,6 +39,7 @@ class StoreReader:
     """
 
     def __init__(self, kind: str, seconds: int = _SECONDS) -> None:
+        require_posix(f"source: {kind}")
         self._kind, self._seconds = kind, seconds
         self._idle: LifoQueue[ChildProcess | None] = LifoQueue()
         for _ in range(cores()):
