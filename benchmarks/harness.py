@@ -170,10 +170,9 @@ def interleaved(
     for number in range(count):
         for name, found in results.items():
             found.append(run(name))
-            say(
-                f"{title}, round {number + 1}/{count}: {name} "
-                f"{found[-1]['images_per_second']:,.0f} images/s"
-            )
+            rate = found[-1].get("images_per_second")
+            shown = "" if rate is None else f" {rate:,.0f} images/s"
+            say(f"{title}, round {number + 1}/{count}: {name}{shown}")
     return results
 
 

@@ -1,4 +1,4 @@
-"""Shards behind a slow wire: the time until each sample came once, and the rate of the next epoch.
+"""Shards behind a slow wire: the time until each sample came once, and the rate of later epochs.
 
     pip install litdata mosaicml-streaming webdataset datasets  # in a side environment
     python benchmarks/shards.py  # as root; writes benchmarks/results/shards.json
@@ -9,34 +9,46 @@
 The same photographs of 500x375 lie in tars of 64 (gpupipe, WebDataset, Hugging Face), in MDS shards
 and in LitData's chunks of 16 MB, behind nginx and a wire of --wire MB/s (see shard_wire.py). Each
 contestant delivers batches of 128 random crops of 224x224, with as many worker processes or threads
-as there are cores, in fresh processes, interleaved.
+as there are cores, in fresh processes, interleaved. In each round curl fetches the tars too, one
+after the other over one connection, and keeps nothing: what the wire itself takes.
 
 Answers, for each: the seconds from the construction of the loader until every sample was delivered
 at least once, and how many of them passed before the first byte and after the last one; images a
-second of the epoch after that; and the bytes that came over the wire before and in that epoch. Each
-of gpupipe's early epochs has the samples that came since the one before it (cache.epoch: new).
+second of the epochs after that, as many as take --seconds; and the bytes that came over the wire
+before and in these epochs. Each of gpupipe's early epochs has the samples that came since the one
+before it (cache.epoch: new). The bytecode of gpupipe is written first, as an installation does.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import json
-import os
+import statistics
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import harness
-import peers
 import round_statistics
 import shard_wire
 import torch
+from shard_contestants import CONTESTANTS, list_tars, list_urls
 
-_BATCH, _SIZE = 128, 224
+_CURL, _OWN = "curl", "gpupipe"
+_MAX_SHARE_OF_WIRE, _MIN_LEAD, _MIN_RATIO = 1.05, 1.3, 2.0
+_COLUMNS = (
+    ("all came, s", "seconds", 1.0, "{:.1f}"),
+    ("before, s", "before_first_byte", 1.0, "{:.2f}"),
+    ("after, s", "after_last_byte", 1.0, "{:.2f}"),
+    ("MB", "first_bytes", 1e-6, "{:.1f}"),
+    ("then images/s", "images_per_second", 1.0, "{:,.0f}"),
+    ("MB an epoch", "bytes_per_epoch", 1e-6, "{:.1f}"),
+)
 
 
 def main() -> None:
@@ -46,43 +58,36 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=arguments.data) as cache:
             print(json.dumps(one(arguments.one[0], arguments, Path(cache))))
         return
+    compileall.compile_dir(harness.REPOSITORY / "gpupipe", quiet=1)
     names = [name for name in CONTESTANTS if importlib.util.find_spec(CONTESTANTS[name].module)]
     for name in names:
         CONTESTANTS[name].prepare(arguments)
-    shared = harness.passed_on(arguments, "images", "wire")
+    shared = harness.passed_on(arguments, "images", "wire", "seconds")
 
     def run(name: str) -> dict[str, Any]:
+        if name == _CURL:
+            return time_curl(list_urls(arguments))
         return harness.fresh(__file__, *shared, "--one", name, "imagenet")
 
     with shard_wire.wire(arguments.data, arguments.wire):
-        rounds = harness.interleaved(run, names, arguments.rounds, "shards")
-    versions = {name: _find_version(CONTESTANTS[name].module) for name in names}
-    size = sum(path.stat().st_size for path in _tars(arguments))
-    result = {"rounds": rounds, "versions": versions, "wire_mb": arguments.wire, "tar_bytes": size}
+        rounds = harness.interleaved(run, [*names, _CURL], arguments.rounds, "shards")
+    curl = rounds.pop(_CURL)
+    result = {
+        "rounds": rounds,
+        "curl": curl,
+        "goals": list_goals(rounds, curl),
+        "versions": {name: _find_version(CONTESTANTS[name].module) for name in names},
+        "wire_mb": arguments.wire,
+        "tar_bytes": sum(path.stat().st_size for path in list_tars(arguments)),
+    }
     path = harness.write("shards", result, arguments)
-    print(f"  the wire alone takes {size / arguments.wire / 1e6:.1f} s for {size / 1e6:,.0f} MB")
-    for name, found in rounds.items():
-        seconds, start, end, rate, first, second = (
-            round_statistics.median(found, key)
-            for key in (
-                "seconds",
-                "before_first_byte",
-                "after_last_byte",
-                "images_per_second",
-                "first_bytes",
-                "second_bytes",
-            )
-        )
-        print(
-            f"  {name:12}{seconds:8.1f} s until all came, {start:.1f} of them before the first "
-            f"byte and {end:.1f} after the last, {first / 1e6:7.1f} MB; then "
-            f"{rate:7,.0f} images/s, {second / 1e6:7.1f} MB"
-        )
+    print_result(rounds, curl)
+    round_statistics.print_goals(result["goals"])
     print(f"written to {path}")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = harness.contest(__doc__, rounds=3, seconds=0.0)
+    parser = harness.contest(__doc__, rounds=3, seconds=3.0)
     parser.add_argument("--images", type=int, default=3072, help="photographs (%(default)s)")
     parser.add_argument(
         "--wire", type=float, default=20.0, help="million bytes a second (%(default)s)"
@@ -99,7 +104,7 @@ def _find_version(module: str) -> str:
 
 
 def one(name: str, arguments: argparse.Namespace, cache: Path) -> dict[str, Any]:
-    """One contestant: all samples once, then one epoch more."""
+    """One contestant: all samples once, then as many epochs as take --seconds."""
     torch.set_num_threads(1)
     received = shard_wire.count_received()
     began = time.perf_counter()
@@ -112,189 +117,78 @@ def one(name: str, arguments: argparse.Namespace, cache: Path) -> dict[str, Any]
     seconds = time.perf_counter() - began
     first_byte, last_byte = arrivals.stop()
     first = shard_wire.count_received() - received
+    rates: list[float] = []
     again = time.perf_counter()
-    count = next(epochs)
-    wall = time.perf_counter() - again
-    assert count == arguments.images, count
+    while not rates or time.perf_counter() - again < arguments.seconds:
+        start = time.perf_counter()
+        count = next(epochs)
+        assert count == arguments.images, count
+        rates.append(count / (time.perf_counter() - start))
     return {
         "seconds": seconds,
         "before_first_byte": first_byte - began,
         "after_last_byte": began + seconds - last_byte,
         "passes": passes,
         "first_bytes": first,
-        "images_per_second": count / wall,
-        "second_bytes": shard_wire.count_received() - received - first,
+        "images_per_second": statistics.harmonic_mean(rates),
+        "rates": rates,
+        "bytes_per_epoch": (shard_wire.count_received() - received - first) / len(rates),
     }
 
 
-def _tars(arguments: argparse.Namespace) -> list[Path]:
-    return sorted(_folder(arguments, "webdataset").glob("*.tar"))
+def time_curl(urls: list[str]) -> dict[str, Any]:
+    """How long curl takes to fetch files one after the other, and how many bytes come."""
+    received, began = shard_wire.count_received(), time.perf_counter()
+    outputs = [word for url in urls for word in ("-o", "/dev/null", url)]
+    subprocess.run(["curl", "-sf", *outputs], check=True)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "first_bytes": shard_wire.count_received() - received}
 
 
-def _folder(arguments: argparse.Namespace, name: str) -> Path:
-    folder: Path = arguments.data / f"peers-{name}-{arguments.images}"
-    return folder
+def list_goals(
+    rounds: dict[str, list[dict[str, Any]]], curl: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What gpupipe should reach: each ratio is the median of those of the rounds."""
+    own, rivals = rounds[_OWN], [rounds[name] for name in rounds if name != _OWN]
+    if not rivals:
+        return []
+    seconds = [
+        mine["seconds"] / max(_MAX_SHARE_OF_WIRE * wire["seconds"], best / _MIN_LEAD)
+        for mine, wire, *others in zip(own, curl, *rivals, strict=True)
+        for best in [min(other["seconds"] for other in others)]
+    ]
+    ratios = [
+        mine["images_per_second"] / max(other["images_per_second"] for other in others)
+        for mine, *others in zip(own, *rivals, strict=True)
+    ]
+    wire = f"{_MAX_SHARE_OF_WIRE:g} of the wire's time, or of 1 / {_MIN_LEAD:g} of the best rival's"
+    traffic = [mine["bytes_per_epoch"] / mine["first_bytes"] for mine in own]
+    return [
+        round_statistics.goal(wire, statistics.median(seconds), 1.0, at_most=True),
+        round_statistics.goal(
+            "later epochs, to the best rival", statistics.median(ratios), _MIN_RATIO
+        ),
+        round_statistics.goal("traffic of later epochs", max(traffic), 0.001, at_most=True),
+    ]
 
 
-def _urls(arguments: argparse.Namespace) -> list[str]:
-    folder = _folder(arguments, "webdataset").name
-    return [f"{shard_wire.URL}/{folder}/{path.name}" for path in _tars(arguments)]
+def print_result(rounds: dict[str, list[dict[str, Any]]], curl: list[dict[str, Any]]) -> None:
+    """Print medians, and the range of the rounds."""
+    print(f"  {'':12}" + "".join(f"{title:>26}" for title, *_ in _COLUMNS))
+    for name, found in [*rounds.items(), (_CURL, curl)]:
+        cells = [
+            _show([result[key] * scale for result in found if key in result], style)
+            for _, key, scale, style in _COLUMNS
+        ]
+        print(f"  {name:12}" + "".join(f"{cell:>26}" for cell in cells))
 
 
-def _count_passes(batches: Any, size: Callable[[Any], int]) -> Iterator[int]:
-    """Yield the number of samples of each pass over a loader."""
-    while True:
-        yield sum(size(batch) for batch in batches)
-
-
-def _first_size(batch: Any) -> int:
-    assert batch[0].shape[1:] == (3, _SIZE, _SIZE), batch[0].shape
-    return len(batch[0])
-
-
-# --- gpupipe
-
-
-def _iterate_gpupipe(arguments: argparse.Namespace, cache: Path) -> Iterator[int]:
-    """Yield how many samples came so far, after each epoch; once all did, those of each epoch."""
-    import gpupipe
-
-    url = f"{shard_wire.URL}/{_folder(arguments, 'webdataset').name}"
-    data = {
-        "source": "remote",
-        "url": url,
-        "shards": "*.tar",
-        "label": None,
-        "cache": {"dir": str(cache / "cache"), "max_bytes": "20GB", "epoch": "new"},
-    }
-    steps = ["decode", {"random_resized_crop": {"size": _SIZE}}, "random_horizontal_flip"]
-    config = {"data": data, "pipeline": steps}
-    seen: set[int] = set()
-    with gpupipe.load(config, batch_size=_BATCH, device="cpu", engine="cpu", ids=True) as loader:
-        while len(seen) < arguments.images:
-            for batch in loader:
-                seen.update(batch["id"].tolist())
-                if len(seen) == arguments.images:
-                    break
-            yield len(seen)
-        yield from _count_passes(loader, lambda batch: len(batch["id"]))
-
-
-# --- WebDataset
-
-
-def _iterate_webdataset(arguments: argparse.Namespace, cache: Path) -> Iterator[int]:
-    import webdataset
-
-    urls = [f"pipe:curl -s -L {url}" for url in _urls(arguments)]
-    dataset = webdataset.WebDataset(urls, shardshuffle=len(urls)).shuffle(64)
-    loader = _load(dataset.to_tuple("jpg").map_tuple(peers.transform))
-    return _count_passes(loader, _first_size)
-
-
-def _load(dataset: Any, **options: Any) -> Any:
-    workers = harness.threads()
-    return torch.utils.data.DataLoader(
-        dataset, batch_size=_BATCH, num_workers=workers, persistent_workers=True, **options
-    )
-
-
-# --- Streaming, from nginx as if it were S3: an object is a path
-
-
-def _set_credentials() -> None:
-    os.environ |= {
-        "AWS_ACCESS_KEY_ID": "k",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "S3_ENDPOINT_URL": shard_wire.URL,
-        "AWS_ENDPOINT_URL": shard_wire.URL,
-    }
-
-
-def _iterate_streaming(arguments: argparse.Namespace, cache: Path) -> Iterator[int]:
-    _set_credentials()
-    from streaming import StreamingDataset
-
-    class Dataset(StreamingDataset):  # type: ignore[misc]
-        def __getitem__(self, index: Any) -> Any:
-            return peers.transform(super().__getitem__(index)["image"]), 0
-
-    remote = f"s3://{_folder(arguments, 'streaming').name}"
-    dataset = Dataset(remote=remote, local=str(cache / "local"), shuffle=True, batch_size=_BATCH)
-    return _count_passes(_load(dataset), _first_size)
-
-
-# --- LitData
-
-
-def _iterate_litdata(arguments: argparse.Namespace, cache: Path) -> Iterator[int]:
-    _set_credentials()
-    import litdata
-    from litdata.streaming import downloader
-
-    # Its client refuses http:// otherwise, which only a server on the own machine has.
-    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
-
-    class Dataset(litdata.StreamingDataset):  # type: ignore[misc]
-        def __getitem__(self, index: Any) -> Any:
-            return peers.transform(super().__getitem__(index)["image"]), 0
-
-    dataset = Dataset(
-        f"s3://{_folder(arguments, 'litdata').name}",
-        cache_dir=str(cache / "chunks"),
-        shuffle=True,
-        storage_options={"endpoint_url": shard_wire.URL},
-    )
-    loader = litdata.StreamingDataLoader(
-        dataset, batch_size=_BATCH, num_workers=harness.threads(), persistent_workers=True
-    )
-    return _count_passes(loader, _first_size)
-
-
-# --- Hugging Face datasets
-
-
-def _transform_row(row: dict[str, Any]) -> tuple[torch.Tensor, int]:
-    return peers.transform(row["jpg"]["bytes"]), 0
-
-
-def _iterate_datasets(arguments: argparse.Namespace, cache: Path) -> Iterator[int]:
-    os.environ |= {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "0"}
-    import datasets
-
-    rows = datasets.load_dataset(
-        "webdataset", data_files={"train": _urls(arguments)}, split="train", streaming=True
-    )
-    rows = rows.cast_column("jpg", datasets.Image(decode=False)).shuffle(seed=0, buffer_size=64)
-
-    def collate(batch: list[Any]) -> tuple[torch.Tensor]:
-        return (torch.stack([_transform_row(row)[0] for row in batch]),)
-
-    return _count_passes(_load(rows, collate_fn=collate), _first_size)
-
-
-class Contestant:
-    """A loader: its module, what iterates over it, and what converts the data."""
-
-    def __init__(
-        self,
-        module: str,
-        iterate: Callable[[argparse.Namespace, Path], Iterator[int]],
-        prepare: Callable[[argparse.Namespace], None],
-    ) -> None:
-        self.module, self.iterate, self.prepare = module, iterate, prepare
-
-
-_TARS, _MDS, _CHUNKS = (peers.PEERS[n].prepare for n in ("webdataset", "streaming", "litdata"))
-CONTESTANTS = {
-    "gpupipe": Contestant("gpupipe", _iterate_gpupipe, _TARS),
-    "webdataset": Contestant("webdataset", _iterate_webdataset, _TARS),
-    "streaming": Contestant("streaming", _iterate_streaming, _MDS),
-    "litdata": Contestant("litdata", _iterate_litdata, _CHUNKS),
-    "datasets": Contestant("datasets", _iterate_datasets, _TARS),
-}
+def _show(values: list[float], style: str) -> str:
+    """The median of values, and the smallest and the largest one."""
+    if not values:
+        return ""
+    low, middle, high = map(style.format, (min(values), statistics.median(values), max(values)))
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 if __name__ == "__main__":
