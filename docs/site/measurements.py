@@ -120,7 +120,7 @@ def _describe_machine(content: dict[str, Any]) -> str:
 def _write_row(name: str, content: dict[str, Any]) -> str:
     time = content.get("machine", {}).get("time", "")[:10]
     link = f"[{name}](../../benchmarks/results/{name}.json)"
-    return f"| {link} | {time} | {_find_script(name, content)} |"
+    return f"| {link} | `{time}` | {_find_script(name, content)} |"
 
 
 def _find_script(name: str, content: dict[str, Any]) -> str:

@@ -55,4 +55,4 @@ def _write_option(parameter: click.Parameter, context: click.Context) -> str:
     if record is None:
         return ""
     option, meaning = (" ".join(text.split()) for text in record)
-    return f"`{option}`\n:   {meaning.replace('][', '] [')}"
+    return f"`{option}`\n:   {meaning.replace('][', '; ')}"

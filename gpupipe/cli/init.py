@@ -135,12 +135,15 @@ def _compare(part: str, parts: "dict[str, Detected]", surveys: "dict[str, Survey
     from gpupipe.init.detected import TRAIN, VAL
 
     if len(parts) == 1:
-        rule = "for a tenth of this data write 'split: {train: 0.9, val: 0.1}' and 'subset: train'"
-        return [f"no validation data was found; {rule} under loader."]
-    train, val = (list(surveys[part].classes) for part in (TRAIN, VAL))
-    shorter, longer = sorted((train, val), key=len)
+        size = surveys[part].count / max(1, len(surveys[part].used_labels))
+        # A part takes whole samples of each class.
+        share, train, val = ("tenth", 0.9, 0.1) if size >= 5 else ("third", 0.67, 0.33)
+        split = f"'split: {{train: {train}, val: {val}}}' and 'subset: train' under loader"
+        return [f"no validation data was found; for a {share} of this data write {split}."]
+    train_classes, val_classes = (list(surveys[part].classes) for part in (TRAIN, VAL))
+    shorter, longer = sorted((train_classes, val_classes), key=len)
     are_numbers = longer == [str(number) for number in range(len(longer))]
-    if train == val or (are_numbers and longer[: len(shorter)] == shorter):
+    if train_classes == val_classes or (are_numbers and longer[: len(shorter)] == shorter):
         return []
     other = VAL if part == TRAIN else TRAIN
     return [f"the {other} data has other classes, so class numbers differ between the two."]

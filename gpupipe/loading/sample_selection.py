@@ -4,6 +4,7 @@ A share of the samples is drawn from each class separately.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import Growing
-from gpupipe.errors import ConfigError, DataError, did_you_mean
+from gpupipe.errors import ConfigError, DataError, counted, did_you_mean
 from gpupipe.formats.manifest import read_ids
 from gpupipe.sampling import draws
 from gpupipe.sampling.chunk_order import ChunkOrder, ChunkOrdered
@@ -114,10 +115,13 @@ def _choose_rows(options: LoaderConfig, index: Index) -> NDArray[np.int64] | Non
     name = str(subset)
     rows = choose_part(name, split, index.labels)
     if not len(rows):
+        size = int(np.unique(index.labels, return_counts=True)[1].max())
         raise _mistake(
             "split",
-            f"no sample is in '{name}': of each class it takes {split[name]:g}, and all classes "
-            "are too small for that: make its share larger",
+            f"no sample is in '{name}': of each class it takes {split[name]:g}, and no class has "
+            f"more than {counted(size, 'sample')}: make its share larger"
+            + f", such as {math.ceil(100 / size) / 100:g}"
+            * (size > 1),
         )
     return rows
 

@@ -10,13 +10,14 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
+from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 from gpupipe.runtime.files import expand_user, open_regular
 from gpupipe.schema.document import Document, Loc
 
@@ -50,8 +51,8 @@ def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
         beside: The folder of the file that mentions `name`.
 
     Raises:
-        ConfigError: There is no such file. The message suggests the nearest shipped name, or
-            lists all of them.
+        ConfigError: There is no such file. The message suggests a file or a shipped name of
+            nearly that name, or lists all names.
     """
     path = expand_user(name)
     folders = [Path(), beside] if beside else [Path()]
@@ -73,6 +74,11 @@ def _explain_absence(kind: Kind, name: str, path: Path) -> str:
         endings = "its name must end in .yaml, .yml or .json"
         return f"{shown(name)} is no {kind[:-1]}: {endings}"
     suggestion = did_you_mean(path.stem, names(kind))
+    if path.suffix in SUFFIXES:
+        with suppress(OSError):  # a folder that is not there, or that cannot be read
+            files = [file.name for file in path.parent.iterdir() if file.suffix in SUFFIXES]
+            if near := nearest(path.name, files):
+                suggestion = f"; did you mean '{path.with_name(near)}'?"
     return f"no {kind[:-1]} {shown(name)}: it is neither a file nor a name{suggestion}"
 
 

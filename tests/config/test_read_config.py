@@ -93,6 +93,12 @@ def test_a_config_that_is_not_there(name: str, instead: str) -> None:
     assert str(error.value) == f"no config '{name}': it is neither a file nor a name; {instead}"
 
 
+def test_a_file_of_nearly_that_name(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text("")
+    with pytest.raises(ConfigError, match=rf"did you mean '{tmp_path}/train.yaml'\?$"):
+        config.read(f"{tmp_path}/train.yml")
+
+
 def test_a_json_file_is_a_config(tmp_path: Path) -> None:
     """Indented by tabs too, with a mistake in its place."""
     data = {"data": {"source": "folder", "root": str(tmp_path)}, "pipeline": "imagenet_eval"}

@@ -22,7 +22,7 @@ def test_a_file_of_results_names_its_script_and_machine(monkeypatch: pytest.Monk
     assert len(rows) == len(results) > 20
     for path in results:
         (row,) = (row for row in rows if f"/{path.name})" in row[0])
-        _, time, script = (cell.strip("| ") for cell in row)
-        assert re.search(r"\.(py|sh)\)|\.py`\]|`gpupipe ", script), f"{path.name}: by which script?"
+        _, time, script = (cell.strip("|` ") for cell in row)
+        assert re.search(r"\.(py|sh)\)|\.py`\]|gpupipe ", script), f"{path.name}: by which script?"
         assert "/tmp" not in script, f"{path.name}: a folder of the machine"
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", time), f"{path.name}: when?"

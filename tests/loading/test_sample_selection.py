@@ -227,7 +227,7 @@ def test_splits_that_cannot_be(table: Path, split: Any, subset: Any, words: str)
 
 
 def test_a_part_without_a_sample_is_an_error(table: Path) -> None:
-    with pytest.raises(gpupipe.ConfigError, match=r"no sample is in .val.*make its share larger"):
+    with pytest.raises(gpupipe.ConfigError, match=r"no sample is in .val.*larger, such as 0\.\d"):
         opened(table, split={"train": 0.99, "val": 0.01}, subset="val")
 
 
