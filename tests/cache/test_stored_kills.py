@@ -79,13 +79,14 @@ class Run:
         shards = sorted((self.folder.dir / "shards").iterdir())
         path = dice.choice(shards)
         try:
-            content = bytearray(path.read_bytes())
+            content = path.read_bytes()
             if dice.random() < 0.3:
                 path.unlink()
                 return
-            for at in range(dice.randrange(5000), len(content), 5000):
-                content[at] ^= 0x55
-            path.write_bytes(content)
+            with path.open("r+b") as file:
+                for at in range(dice.randrange(5000), len(content), 5000):
+                    if content[at]:  # a hole, which takes no room, stays one
+                        os.pwrite(file.fileno(), bytes([content[at] ^ 0x55]), at)
         except FileNotFoundError:  # it was evicted
             return
 
