@@ -77,7 +77,7 @@ class ColorRun {
 
   // Returns the sum of the luma of all pixels after all operations.
   uint64_t sum_luma() {
-    if (channels_ != kChannels || image_.channels != kChannels || !is_cheap() ||
+    if (channels_ != kChannels || image_.channels != kChannels || image_.plane || !is_cheap() ||
         !(operations_.empty() || operations_[0].tables.is_shared)) {
       LumaSum luma = {variant_, gray_};
       measure(luma);
@@ -113,7 +113,10 @@ class ColorRun {
   // Returns where a pass writes: the image itself if it may.
   Image find_target() {
     if (image_.is_writable && image_.channels == channels_) return image_;
-    return take_image(arena_, image_.height, image_.width, channels_);
+    Image shape = image_;
+    shape.channels = channels_;
+    if (channels_ == 1) shape.plane = 0;
+    return take_alike(arena_, shape, image_.height, image_.width);
   }
 
   template <typename Statistics>
@@ -123,7 +126,7 @@ class ColorRun {
       load(from, count);
       for (const Operation& operation : operations_) apply(operation, count);
       statistics.add(planes_, live_, count);
-      if (is_written) store(pixels, count);
+      if (is_written) store(pixels, to.plane, count);
     });
     if (is_written) image_ = to;
   }
@@ -137,24 +140,27 @@ class ColorRun {
     const int64_t width = int64_t{image_.width} * (is_packed ? image_.height : 1);
     for (int row = 0; row < rows; ++row)
       for (int64_t begin = 0; begin < width; begin += kPart)
-        run(image_.row(row) + begin * image_.channels, to.row(row) + begin * to.channels,
+        run(image_.row(row) + begin * image_.pixel_size(), to.row(row) + begin * to.pixel_size(),
             int(std::min<int64_t>(kPart, width - begin)));
   }
 
   void load(const uint8_t* pixels, int count) {
     for (int c = 0; c < kChannels; ++c) planes_[c] = memory_[c];
     live_ = image_.channels;
-    if (live_ == kChannels)
+    if (live_ == kChannels && !image_.plane) {
       variant_.split(pixels, planes_, count);
-    else
-      std::memcpy(planes_[0], pixels, size_t(count));
+      return;
+    }
+    for (int c = 0; c < live_; ++c)
+      std::memcpy(planes_[c], pixels + c * image_.plane, size_t(count));
   }
 
-  void store(uint8_t* pixels, int count) {
-    if (live_ == kChannels)
+  void store(uint8_t* pixels, int64_t plane, int count) {
+    if (live_ == kChannels && !plane) {
       variant_.merge(planes_, pixels, count);
-    else
-      std::memcpy(pixels, planes_[0], size_t(count));
+      return;
+    }
+    for (int c = 0; c < live_; ++c) std::memcpy(pixels + c * plane, planes_[c], size_t(count));
   }
 
   void apply(const Operation& operation, int count);
@@ -295,13 +301,14 @@ bool is_between(double value, double low, double high) { return low <= value && 
 
 void look_up_levels(const uint8_t* table, const ColorVariant& variant, Image* image,
                     Arena& arena) {
-  const Image to = image->is_writable
-                       ? *image
-                       : take_image(arena, image->height, image->width, image->channels);
+  const Image to =
+      image->is_writable ? *image : take_alike(arena, *image, image->height, image->width);
   const bool is_packed = image->stride == image->row_size() && to.stride == to.row_size();
   const int rows = is_packed ? 1 : image->height;
   const int64_t count = image->row_size() * (is_packed ? image->height : 1);
-  for (int n = 0; n < rows; ++n) variant.look_up(image->row(n), to.row(n), count, table);
+  for (int k = 0; k < image->pieces(); ++k)
+    for (int n = 0; n < rows; ++n)
+      variant.look_up(image->piece(k).row(n), to.piece(k).row(n), count, table);
   *image = to;
   image->table = nullptr;
 }

@@ -56,14 +56,13 @@ const char* check_color(Color color, const double* values);
 void look_up_levels(const uint8_t* table, const ColorVariant& variant, Image* image, Arena& arena);
 
 // Changes an image of uint8 with 1 or 3 channels, in memory of the arena if it must not be
-// overwritten. A table that comes last is left to the next stage. Returns false if the image is too
-// small for the mirrored border of a blur.
+// overwritten. The image may be planes. A table that comes last is left to the next stage. Returns
+// false if the image is too small for the mirrored border of a blur.
 bool change_colors(const std::vector<ColorChange>& changes, const ColorVariant& variant,
                    Image* image, Arena& arena);
 
-// Changes an image of float32 with 1 or 3 channels in the same way; the image may be planes.
-// Changes that come last are left to the next stage. Returns false if there is no such change of
-// floats, or the image is too small.
+// Changes an image of float32 with 1 or 3 channels in the same way. Changes that come last are left
+// to the next stage. Returns false if there is no such change of floats, or the image is too small.
 bool change_float_colors(const std::vector<ColorChange>& changes, const Variant& variant,
                          Image* image, Arena& arena);
 
@@ -71,9 +70,15 @@ bool change_float_colors(const std::vector<ColorChange>& changes, const Variant&
 // overwritten.
 void make_float_changes(const FloatVariant& variant, Image* image, Arena& arena);
 
-// Makes them for one row. Writes it to that of another image, unless its pixels are null, and adds
-// it to statistics, unless these are null.
-void run_float_changes(const FloatVariant& variant, const Image& image, int row, const Image& to,
-                       FloatStatistics* statistics);
+// Makes them, and writes the pixels to another image, unless its pixels are null. Adds them to
+// statistics, unless these are null. If `is_streamed`, they are written past the cache. If
+// `is_reversed`, the last row comes first.
+void run_float_changes(const FloatVariant& variant, const Image& image, const Image& to,
+                       FloatStatistics* statistics, bool is_streamed = false,
+                       bool is_reversed = false);
+
+// Makes them for one row, which it writes to the first row of another image.
+void run_float_changes_of_row(const FloatVariant& variant, const Image& image, int row,
+                              const Image& to);
 
 }  // namespace gpupipe

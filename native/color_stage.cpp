@@ -1,7 +1,6 @@
 // The function `color_stage` of the module.
 #include "color.h"
 #include "output.h"
-#include "program.h"
 
 namespace gpupipe {
 namespace {
@@ -26,7 +25,6 @@ class ColorStage : public Stage {
   bool takes_planes() const override { return true; }
 
   bool run(int row, Image* image, Arena& arena) const override {
-    if (image->item_size == 1) interleave(image, arena);
     if (image->channels != 1 && image->channels != kChannels) return false;
     const Py_ssize_t own = rows() == kAnyRows ? 0 : row;
     std::vector<ColorChange> changes;

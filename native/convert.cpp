@@ -31,6 +31,11 @@ class DeliverStage : public OutputStage {
 
   void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const override {
     const bool flips_x = has_flips_ && flips_[row][0], flips_y = has_flips_ && flips_[row][1];
+    if (image.num_changes && !flips_x) {
+      const Image changed = add_normalization(image, slot, arena);
+      run_float_changes(*variant_.floats, changed, slot.as_image(), nullptr, true, flips_y);
+      return;
+    }
     const Rows rows(arena, image, slot.width);
     Image changed = take_image(arena, 1, image.width, image.channels, image.item_size);
     if (!slot.is_interleaved && image.channels > 1) changed.plane = changed.stride / image.channels;
@@ -40,10 +45,12 @@ class DeliverStage : public OutputStage {
       const uint8_t* pixels = image.row(from);
       int64_t plane = image.plane;
       if (image.table) {
-        variant_.color->look_up(pixels, changed.pixels, image.row_size(), image.table);
-        pixels = changed.pixels;
+        const int64_t size = image.row_size();
+        for (int k = 0; k < image.pieces(); ++k)
+          variant_.color->look_up(pixels + k * plane, changed.pixels + k * size, size, image.table);
+        pixels = changed.pixels, plane = plane ? size : 0;
       } else if (image.num_changes) {
-        run_float_changes(*variant_.floats, image, from, changed, nullptr);
+        run_float_changes_of_row(*variant_.floats, image, from, changed);
         pixels = changed.pixels, plane = changed.plane;
       } else if (flips_x || flips_y) {
         fetch_row(image, flips_y ? from - kRowsAhead : from + kRowsAhead);
@@ -54,6 +61,20 @@ class DeliverStage : public OutputStage {
   }
 
  private:
+  // Returns an image with one change more, if values of the slot are normalized.
+  static Image add_normalization(const Image& image, const Slot& slot, Arena& arena) {
+    FloatChange normalization = {FloatChange::kNormalize};
+    if (!slot.read_normalization(&normalization)) return image;
+    const size_t count = size_t(image.num_changes);
+    auto* const changes =
+        reinterpret_cast<FloatChange*>(arena.take((count + 1) * sizeof(FloatChange)));
+    std::copy_n(image.changes, count, changes);
+    changes[count] = normalization;
+    Image changed = image;
+    changed.changes = changes, ++changed.num_changes;
+    return changed;
+  }
+
   void write_planes(const uint8_t* first, const Image& image, int64_t plane, bool flips_x,
                     const Slot& slot, const Rows& rows, int row) const {
     const uint8_t* planes[kMaxChannels];

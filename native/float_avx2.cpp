@@ -4,7 +4,7 @@
 #include "avx2.h"
 
 #define FLOAT_INLINE AVX2_INLINE
-#include "float_colors.h"
+#include "float_parts.h"
 
 namespace gpupipe {
 namespace avx2 {
@@ -30,6 +30,10 @@ using avx2::stream;
 
 // Two pixels of three or four channels.
 struct Few {
+  AVX2_INLINE static void stream(const float* from, float* to) {
+    for (int n = 0; n < floats::kFew; n += 8) _mm256_stream_ps(to + n, _mm256_load_ps(from + n));
+  }
+
   AVX2_INLINE static __m256 load(const uint8_t* pixels, const int32_t* at) {
     const auto find = [=](int n) { return reinterpret_cast<const float*>(pixels + at[n]); };
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(find(0))),

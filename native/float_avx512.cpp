@@ -4,7 +4,7 @@
 #include "avx512.h"
 
 #define FLOAT_INLINE AVX512_INLINE
-#include "float_colors.h"
+#include "float_parts.h"
 
 namespace gpupipe {
 namespace {
@@ -13,6 +13,10 @@ using avx2::stream;
 
 // Four pixels of three or four channels.
 struct Few {
+  AVX512_INLINE static void stream(const float* from, float* to) {
+    for (int n = 0; n < floats::kFew; n += 16) _mm512_stream_ps(to + n, _mm512_load_ps(from + n));
+  }
+
   AVX512_INLINE static __m512 load(const uint8_t* pixels, const int32_t* at) {
     const auto find = [=](int n) { return reinterpret_cast<const float*>(pixels + at[n]); };
     const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(find(0))),

@@ -1,5 +1,5 @@
 // The functions for images of float32 for every processor.
-#include "float_colors.h"
+#include "float_parts.h"
 
 namespace gpupipe {
 namespace {
@@ -9,6 +9,10 @@ void stream(const float* from, float* to, int64_t count) {
 }
 
 struct Few {
+  static void stream(const float* from, float* to) {
+    std::memcpy(to, from, floats::kFew * sizeof(float));
+  }
+
   template <int kCount>
   static int warp(const Image&, const floats::Points&, int, float*) {
     return 0;

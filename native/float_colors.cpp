@@ -5,30 +5,44 @@
 
 namespace gpupipe {
 
-void run_float_changes(const FloatVariant& variant, const Image& image, int row, const Image& to,
-                       FloatStatistics* statistics) {
-  if (image.plane && !image.is_writable) fetch_row(image, row + kRowsAhead);
+namespace {
+
+// Runs the changes of an image on so many pixels from a row on.
+void run_on_pixels(const FloatVariant& variant, const Image& image, int row, const Image& to,
+                   int to_row, int64_t count, FloatStatistics* statistics, bool is_streamed) {
   const auto find = [](const Image& of, int n) { return reinterpret_cast<float*>(of.row(n)); };
   const auto find_plane = [](const Image& of) { return of.plane / int64_t{sizeof(float)}; };
-  float *const from = find(image, row), *const target = to.pixels ? find(to, row) : nullptr;
-  for (int64_t begin = 0; begin < image.width; begin += kFloatPart) {
-    const FloatPart part = {
-        from + begin * (image.plane ? 1 : image.channels),
-        find_plane(image),
-        target ? target + begin * (to.plane ? 1 : to.channels) : nullptr,
-        find_plane(to),
-        image.channels,
-        int(std::min<int64_t>(kFloatPart, image.width - begin)),
-        statistics,
-    };
-    variant.change_colors(image.changes, image.num_changes, part);
+  variant.change_colors(image.changes, image.num_changes,
+                        {find(image, row), find_plane(image), to.pixels ? find(to, to_row) : nullptr,
+                         find_plane(to), image.channels, count, is_streamed, statistics});
+}
+
+}  // namespace
+
+void run_float_changes(const FloatVariant& variant, const Image& image, const Image& to,
+                       FloatStatistics* statistics, bool is_streamed, bool is_reversed) {
+  const auto is_packed = [](const Image& of) { return of.stride == of.row_size(); };
+  if (is_packed(image) && (!to.pixels || is_packed(to)) && !is_reversed) {
+    const int64_t count = int64_t{image.height} * image.width;
+    run_on_pixels(variant, image, 0, to, 0, count, statistics, is_streamed);
+    return;
   }
+  for (int n = 0; n < image.height; ++n) {
+    const int row = is_reversed ? image.height - 1 - n : n;
+    fetch_row(image, is_reversed ? row - kRowsAhead : row + kRowsAhead);
+    run_on_pixels(variant, image, row, to, n, image.width, statistics, is_streamed);
+  }
+}
+
+void run_float_changes_of_row(const FloatVariant& variant, const Image& image, int row,
+                              const Image& to) {
+  run_on_pixels(variant, image, row, to, 0, image.width, nullptr, false);
 }
 
 void make_float_changes(const FloatVariant& variant, Image* image, Arena& arena) {
   const bool is_own = image->is_writable;
   Image result = is_own ? *image : take_alike(arena, *image, image->height, image->width);
-  for (int n = 0; n < image->height; ++n) run_float_changes(variant, *image, n, result, nullptr);
+  run_float_changes(variant, *image, result, nullptr);
   result.changes = nullptr, result.num_changes = 0;
   *image = result;
 }
@@ -82,8 +96,7 @@ class FloatRun {
       shape.channels = channels;
       if (channels == 1) shape.plane = 0;
       const Image result = take_alike(arena_, shape, image_.height, image_.width);
-      for (int n = 0; n < image_.height; ++n)
-        run_float_changes(*variant_.floats, image(), n, result, nullptr);
+      run_float_changes(*variant_.floats, image(), result, nullptr);
       image_ = result;
     }
     waiting_.clear();
@@ -96,8 +109,7 @@ class FloatRun {
         write(image_.channels);
         break;
       }
-    for (int n = 0; n < image_.height; ++n)
-      run_float_changes(*variant_.floats, image(), n, {}, &statistics);
+    run_float_changes(*variant_.floats, image(), {}, &statistics);
   }
 
   double find_mean(FloatStatistics::Kind kind, int values) {

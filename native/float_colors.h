@@ -1,7 +1,7 @@
 // Changes of the colours of floats: torchvision's functions for float32, from 0 to 1.
 //
-// They compute what torchvision does, in parts of rows that stay in the first cache. The loops have
-// no branches, so compilers vectorise them.
+// They compute what torchvision does, a few pixels at a time: so memory is read while the processor
+// computes. The loops have no branches, so compilers vectorise them.
 #pragma once
 
 #include <cmath>
@@ -13,9 +13,13 @@ namespace gpupipe::floats {
 
 constexpr float kRed = 0.2989f, kGreen = 0.587f, kBlue = 0.114f;
 
-// Planes of a part of an image.
+// So many pixels are changed at once: few enough that processors load the next ones meanwhile.
+constexpr int kFew = 64;
+constexpr int kLanes = 16;  // sums that do not wait for each other
+
+// Planes of a few pixels.
 struct Planes {
-  alignas(64) float values[kChannels][kFloatPart];
+  alignas(64) float values[kChannels][kFew];
   float* planes[kChannels] = {values[0], values[1], values[2]};
   int channels;
 };
@@ -31,22 +35,26 @@ FLOAT_INLINE float compute_luma(float r, float g, float b) {
 }
 
 // Computes limit(factor * value + offset) of a plane.
-FLOAT_INLINE void scale(float* values, int count, float factor, float offset) {
-  for (int n = 0; n < count; ++n) values[n] = limit(values[n] * factor + offset);
+FLOAT_INLINE void scale(float* values, float factor, float offset) {
+  for (int n = 0; n < kFew; ++n) values[n] = limit(values[n] * factor + offset);
 }
 
 // Does not limit the values, as torchvision does not.
-FLOAT_INLINE void invert(float* values, int count) {
-  for (int n = 0; n < count; ++n) values[n] = 1.0f - values[n];
+FLOAT_INLINE void invert(float* values) {
+  for (int n = 0; n < kFew; ++n) values[n] = 1.0f - values[n];
 }
 
-FLOAT_INLINE void solarize(float* values, int count, float threshold) {
-  for (int n = 0; n < count; ++n)
+FLOAT_INLINE void solarize(float* values, float threshold) {
+  for (int n = 0; n < kFew; ++n)
     values[n] = values[n] >= threshold ? 1.0f - values[n] : values[n];
 }
 
-FLOAT_INLINE void stretch(float* values, int count, float low, float range) {
-  for (int n = 0; n < count; ++n) values[n] = limit((values[n] - low) / range);
+FLOAT_INLINE void stretch(float* values, float low, float range) {
+  for (int n = 0; n < kFew; ++n) values[n] = limit((values[n] - low) / range);
+}
+
+FLOAT_INLINE void normalize_plane(float* values, float mean, float std) {
+  for (int n = 0; n < kFew; ++n) values[n] = (values[n] - mean) / std;
 }
 
 // Returns a positive number to a power, to 2e-7 of numbers up to 1: 2^(power * log2(value)).
@@ -80,27 +88,27 @@ FLOAT_INLINE float raise_one(float value, float power) {
 }
 
 // Raises values to a power. As in torch, one of 0 is 1, and negative values have whole powers only.
-FLOAT_INLINE void raise(float* values, int count, float power) {
+FLOAT_INLINE void raise(float* values, float power) {
   int others = 0;  // that are no normal numbers
-  for (int n = 0; n < count; ++n) {
+  for (int n = 0; n < kFew; ++n) {
     const float value = values[n];
     others += (value >= 1.2e-38f && value < HUGE_VALF) || value == 0.0f ? 0 : 1;
   }
   if (others > 0) {
-    for (int n = 0; n < count; ++n) values[n] = std::pow(values[n], power);
+    for (int n = 0; n < kFew; ++n) values[n] = std::pow(values[n], power);
     return;
   }
   const float of_zero = power == 0.0f ? 1.0f : 0.0f;
-  for (int n = 0; n < count; ++n) {
+  for (int n = 0; n < kFew; ++n) {
     const float raised = raise_one(values[n], power);
     values[n] = values[n] == 0.0f ? of_zero : raised;
   }
 }
 
-FLOAT_INLINE void adjust_saturation(float* const planes[], int count, float factor) {
+FLOAT_INLINE void adjust_saturation(float* const planes[], float factor) {
   float *__restrict r = planes[0], *__restrict g = planes[1], *__restrict b = planes[2];
   const float rest = 1.0f - factor;
-  for (int n = 0; n < count; ++n) {
+  for (int n = 0; n < kFew; ++n) {
     const float gray = compute_luma(r[n], g[n], b[n]) * rest;
     r[n] = limit(r[n] * factor + gray);
     g[n] = limit(g[n] * factor + gray);
@@ -108,16 +116,16 @@ FLOAT_INLINE void adjust_saturation(float* const planes[], int count, float fact
   }
 }
 
-FLOAT_INLINE void make_gray(Planes& pixels, int count, int channels) {
+FLOAT_INLINE void make_gray(Planes& pixels, int channels) {
   float *__restrict r = pixels.planes[0], *__restrict g = pixels.planes[1];
   float* __restrict b = pixels.planes[2];
-  for (int n = 0; n < count; ++n) r[n] = g[n] = b[n] = compute_luma(r[n], g[n], b[n]);
+  for (int n = 0; n < kFew; ++n) r[n] = g[n] = b[n] = compute_luma(r[n], g[n], b[n]);
   pixels.channels = channels;
 }
 
-FLOAT_INLINE void make_rgb(Planes& pixels, int count) {
+FLOAT_INLINE void make_rgb(Planes& pixels) {
   for (int c = 1; c < kChannels; ++c)
-    std::memcpy(pixels.planes[c], pixels.planes[0], size_t(count) * sizeof(float));
+    std::memcpy(pixels.planes[c], pixels.planes[0], size_t(kFew) * sizeof(float));
   pixels.channels = kChannels;
 }
 
@@ -134,7 +142,7 @@ FLOAT_INLINE float find_channel(float level, float low, float range, float high)
 
 // Turns the hue as torchvision does, which takes all channels but the largest from 0 to 1. The hue
 // is in sixths of the circle: red at 0, green at 2 and blue at 4.
-FLOAT_INLINE void adjust_hue(float* const planes[], int count, float turn) {
+FLOAT_INLINE void adjust_hue(float* const planes[], float turn) {
   float *__restrict red = planes[0], *__restrict green = planes[1], *__restrict blue = planes[2];
   float begin[kChannels];
   for (int c = 0; c < kChannels; ++c) {
@@ -142,7 +150,7 @@ FLOAT_INLINE void adjust_hue(float* const planes[], int count, float turn) {
     begin[c] = float(hue < 0 ? hue + 6 : hue >= 6 ? hue - 6 : hue);
   }
   const float begin_r = begin[0], begin_g = begin[1], begin_b = begin[2];
-  for (int n = 0; n < count; ++n) {
+  for (int n = 0; n < kFew; ++n) {
     const float r = red[n], g = green[n], b = blue[n];
     const float gb_high = g > b ? g : b, gb_low = g < b ? g : b;
     const float high = r > gb_high ? r : gb_high, low = r < gb_low ? r : gb_low;
@@ -160,110 +168,40 @@ FLOAT_INLINE void adjust_hue(float* const planes[], int count, float turn) {
   }
 }
 
-FLOAT_INLINE void change_planes(const FloatChange& change, Planes& pixels, int count) {
+FLOAT_INLINE void change_planes(const FloatChange& change, Planes& pixels) {
+  float* const* const planes = pixels.planes;
   switch (change.kind) {
     case FloatChange::kScale:
-      for (int c = 0; c < pixels.channels; ++c)
-        scale(pixels.planes[c], count, change.factor, change.offset);
-      return;
-    case FloatChange::kStretch:
-      for (int c = 0; c < pixels.channels; ++c)
-        stretch(pixels.planes[c], count, change.low[c], change.range[c]);
+      for (int c = 0; c < pixels.channels; ++c) scale(planes[c], change.factor, change.offset);
       return;
     case FloatChange::kInvert:
-      for (int c = 0; c < pixels.channels; ++c) invert(pixels.planes[c], count);
+      for (int c = 0; c < pixels.channels; ++c) invert(planes[c]);
       return;
     case FloatChange::kSolarize:
-      for (int c = 0; c < pixels.channels; ++c) solarize(pixels.planes[c], count, change.factor);
+      for (int c = 0; c < pixels.channels; ++c) solarize(planes[c], change.factor);
       return;
     case FloatChange::kGamma:
-      for (int c = 0; c < pixels.channels; ++c) raise(pixels.planes[c], count, change.factor);
+      for (int c = 0; c < pixels.channels; ++c) raise(planes[c], change.factor);
+      return;
+    case FloatChange::kStretch:
+      for (int c = 0; c < pixels.channels; ++c) stretch(planes[c], change.low[c], change.range[c]);
+      return;
+    case FloatChange::kNormalize:
+      for (int c = 0; c < pixels.channels; ++c)
+        normalize_plane(planes[c], change.low[c], change.range[c]);
       return;
     case FloatChange::kSaturation:
-      return adjust_saturation(pixels.planes, count, change.factor);
+      return adjust_saturation(planes, change.factor);
     case FloatChange::kHue:
-      return adjust_hue(pixels.planes, count, change.factor);
+      return adjust_hue(planes, change.factor);
     case FloatChange::kGray:
-      return make_gray(pixels, count, kChannels);
+      return make_gray(pixels, kChannels);
     case FloatChange::kToGray:
-      return make_gray(pixels, count, 1);
+      return make_gray(pixels, 1);
     case FloatChange::kToRgb:
-      return make_rgb(pixels, count);
+      return make_rgb(pixels);
     case FloatChange::kPermute:
       return permute(pixels, change.order);
-  }
-}
-
-// Adds values, in sums that do not wait for each other.
-FLOAT_INLINE double sum_values(const float* values, int count) {
-  constexpr int kWays = 32;
-  float sums[kWays] = {};
-  int n = 0;
-  for (; n + kWays <= count; n += kWays)
-    for (int k = 0; k < kWays; ++k) sums[k] += values[n + k];
-  for (; n < count; ++n) sums[n % kWays] += values[n];
-  double total = 0;
-  for (const float sum : sums) total += double(sum);
-  return total;
-}
-
-FLOAT_INLINE void find_extremes(const float* values, int count, float* low, float* high) {
-  constexpr int kWays = 32;  // that do not wait for each other
-  float least[kWays], greatest[kWays];
-  int nans[kWays] = {};
-  for (int k = 0; k < kWays; ++k) least[k] = *low, greatest[k] = *high;
-  const auto add = [&](float value, int k) {
-    least[k] = value < least[k] ? value : least[k];
-    greatest[k] = value > greatest[k] ? value : greatest[k];
-    nans[k] |= value == value ? 0 : 1;
-  };
-  int n = 0;
-  for (; n + kWays <= count; n += kWays)
-    for (int k = 0; k < kWays; ++k) add(values[n + k], k);
-  for (; n < count; ++n) add(values[n], n % kWays);
-  for (int k = 0; k < kWays; ++k) {
-    *low = nans[k] ? NAN : least[k] < *low ? least[k] : *low;
-    *high = nans[k] ? NAN : greatest[k] > *high ? greatest[k] : *high;
-    if (nans[k]) return;
-  }
-}
-
-FLOAT_INLINE void add_statistics(const Planes& pixels, int count, FloatStatistics& statistics) {
-  if (statistics.kind == FloatStatistics::kLuma && pixels.channels == kChannels) {
-    const float *const r = pixels.planes[0], *const g = pixels.planes[1];
-    const float* const b = pixels.planes[2];
-    float luma[kFloatPart];
-    for (int n = 0; n < count; ++n) luma[n] = compute_luma(r[n], g[n], b[n]);
-    statistics.sum += sum_values(luma, count);
-    return;
-  }
-  for (int c = 0; c < pixels.channels; ++c) {
-    const float* const values = pixels.planes[c];
-    if (statistics.kind == FloatStatistics::kExtremes)
-      find_extremes(values, count, &statistics.low[c], &statistics.high[c]);
-    else
-      statistics.sum += sum_values(values, count);
-  }
-}
-
-FLOAT_INLINE void change_colors(const FloatChange* changes, int size, const FloatPart& part) {
-  Planes pixels;
-  pixels.channels = part.channels;
-  const size_t bytes = size_t(part.count) * sizeof(float);
-  if (part.from_plane || part.channels == 1) {
-    for (int c = 0; c < part.channels; ++c)
-      std::memcpy(pixels.planes[c], part.from + c * part.from_plane, bytes);
-  } else {
-    split(part.from, pixels.planes, kChannels, part.count, false);
-  }
-  for (int k = 0; k < size; ++k) change_planes(changes[k], pixels, part.count);
-  if (part.statistics) add_statistics(pixels, part.count, *part.statistics);
-  if (!part.to) return;
-  if (part.to_plane || pixels.channels == 1) {
-    for (int c = 0; c < pixels.channels; ++c)
-      std::memcpy(part.to + c * part.to_plane, pixels.planes[c], bytes);
-  } else {
-    merge(pixels.planes, part.to, kChannels, part.count);
   }
 }
 

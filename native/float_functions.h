@@ -1,6 +1,6 @@
-// Compiles float_rows.h and float_colors.h for the instruction set FLOAT_TARGET. The file that
+// Compiles float_rows.h and float_parts.h for the instruction set FLOAT_TARGET. The file that
 // includes it has `stream`, and Few: Few::warp warps pixels that are inside, several at once, and
-// returns how many.
+// returns how many; Few::stream writes kFew values past the cache, to where a line of it begins.
 
 FLOAT_TARGET void warp_rows(const Warp& warp, int row, int rows, int width, float* pixels,
                             int64_t step) {
@@ -18,7 +18,7 @@ FLOAT_TARGET void resize_columns(const FloatTaps& taps, const float* pixels, int
 }
 
 FLOAT_TARGET void change_colors(const FloatChange* changes, int size, const FloatPart& part) {
-  floats::change_colors(changes, size, part);
+  floats::change_colors<Few>(changes, size, part);
 }
 
 FLOAT_TARGET void split(const float* pixels, float* const planes[], int channels, int count,

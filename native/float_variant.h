@@ -26,12 +26,13 @@ constexpr int kFloatSlack = 16;
 // A change of the colours of pixels. From kSaturation on, it needs RGB.
 struct FloatChange {
   enum Kind {
-    kScale,    // factor * value + offset
-    kStretch,  // (value - low) / range of each channel
+    kScale,  // factor * value + offset
     kInvert,
     kSolarize,
-    kGamma,  // value to the power of the factor
-    kToRgb,  // of one channel
+    kGamma,      // value to the power of the factor
+    kStretch,    // (value - low) / range of each channel, from 0 to 1
+    kNormalize,  // the same without limits
+    kToRgb,      // of one channel
     kSaturation,
     kHue,
     kGray,
@@ -52,17 +53,17 @@ struct FloatStatistics {
   float high[3] = {-HUGE_VALF, -HUGE_VALF, -HUGE_VALF};
 };
 
-constexpr int kFloatPart = 512;  // pixels of a part of a row: what stays of it in the first cache
-
-// At most kFloatPart pixels of a row, of 1 or 3 channels, and where they go: nowhere if `to` is
-// null. It may be `from`. Pixels are interleaved if `plane` is 0; else it is the number of values
-// from plane to plane.
+// Pixels of a row, or of packed rows, of 1 or 3 channels, and where they go: nowhere if `to` is null.
+// It may be `from`. Pixels are interleaved if `plane` is 0; else it is the number of values from
+// plane to plane. They are written past the cache if `is_streamed`: see FloatVariant::stream.
 struct FloatPart {
   const float* from;
   int64_t from_plane;
   float* to;
   int64_t to_plane;
-  int channels, count;
+  int channels;
+  int64_t count;
+  bool is_streamed;
   FloatStatistics* statistics;  // to which the changed pixels are added; or null
 };
 

@@ -130,6 +130,24 @@ class Slot : public Target {
     is_batch_ = false;
   }
 
+  // The memory of the values.
+  Image as_image() const {
+    const bool is_planar = !is_interleaved && channels > 1;
+    return {values, row, height, width, channels, item_size, true, is_planar ? plane : 0};
+  }
+
+  // Reads the mean and the standard deviation of each of up to three channels of floats. Returns
+  // false if values stay as they are.
+  bool read_normalization(FloatChange* change) const {
+    if (conversions_->parts[0].is_identity) return false;
+    for (int c = 0; c < std::min(channels, kChannels); ++c) {
+      const Conversion& part = conversions_->parts[is_interleaved ? 0 : c];
+      change->low[c] = part.mean[is_interleaved ? c : 0];
+      change->range[c] = part.std[is_interleaved ? c : 0];
+    }
+    return true;
+  }
+
   // How many rows of planes are converted at once: those that follow each other without a gap, as
   // far as their levels fit the cache of the first level: 3 planes of 4096 bytes are 12 of its 32
   // KiB or more. Rows that begin and end in the middle of a cache line are slower: there should be
