@@ -37,11 +37,11 @@ def convert(
     ] = "tar",
     max_side: Annotated[
         int | None,
-        range(1, 65_501),
+        click.IntRange(1, 65_500),
         "Make images with a longer side smaller, to so many pixels, as JPEGs.  [default: all stay]",
     ] = None,
     quality: Annotated[
-        int | None, range(1, 101), "The quality of these JPEGs.  [default: 90]"
+        int | None, click.IntRange(1, 100), "The quality of these JPEGs.  [default: 90]"
     ] = None,
     raw: Annotated[
         bool, "Decode images, and store their pixels as .npy arrays; the config has no decode."

@@ -42,7 +42,7 @@ def serve(
     host: Annotated[str, "Address to listen on; any but this machine's own needs --keys."] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, range(65536), "0: any that is free."] = 5557,
+    port: Annotated[int, click.IntRange(0, 65535), "0: any that is free."] = 5557,
     ipc: Annotated[Path | None, "FILE", "Listen on this socket file in place of a port."] = None,
     quiet: Annotated[bool, "-q", "Print only the address."] = False,
     **values: Any,

@@ -179,7 +179,7 @@ def _check_gpu(number: int) -> list[CheckResult]:
         damaged = f"{gpu}: damaged JPEGs"
         results.append(judge_damaged_jpegs(damaged, nvjpeg, capability, driver, command))
     hardware = f"{gpu}: hardware JPEG decoder"
-    return [*results, judge_jpeg_decoder(hardware, jpeg_engines(number), capability)]
+    return [*results, judge_jpeg_decoder(hardware, jpeg_engines(number))]
 
 
 def _compute_error(number: int) -> str:
@@ -266,29 +266,13 @@ def judge_damaged_jpegs(
     )
 
 
-def guess_jpeg_hardware(capability: tuple[int, int]) -> str:
-    """Guess whether a GPU has hardware JPEG engines: "likely there", "likely none" or "unknown".
-
-    The guess is "unknown" if only some cards of the compute capability have such engines. For
-    example, L4 and GeForce 40 both have 8.9.
-    """
-    if capability in ((8, 0), (9, 0)) or capability[0] in (10, 11):
-        return "likely there"
-    return "unknown" if capability >= (8, 7) else "likely none"
-
-
-def judge_jpeg_decoder(
-    subject: str, engines: JpegEngines, capability: tuple[int, int]
-) -> CheckResult:
-    """Report how many JPEG engines nvJPEG counts; without a count, guess by compute capability."""
+def judge_jpeg_decoder(subject: str, engines: JpegEngines) -> CheckResult:
+    """Report how many JPEG engines nvJPEG counts."""
     counted = f"engines: {engines.number}, cores in each: {engines.cores}"
-    estimate = (
-        f"{guess_jpeg_hardware(capability)}, by compute capability {capability[0]}."
-        f"{capability[1]}; nvJPEG gave no answer: {engines.reason}"
-    )
+    unknown = f"unknown: nvJPEG gave no answer: {engines.reason}"
     advice = "loader.hw_decoder_load=0 keeps it out of the way, if decoding fails"
     return judge(
         subject,
         f"{counted if engines.number else 'none: CUDA cores decode'} (counted by nvJPEG)",
-        (engines.number is None, "warning", estimate, advice),
+        (engines.number is None, "warning", unknown, advice),
     )
