@@ -115,16 +115,28 @@ class BaseContainer(BaseStep):
         """Compute the container's own parameters from uniform draws `u`, (N, own_uniforms)."""
         raise NotImplementedError
 
+    def is_needed(self, number: int, drawn: Sampled) -> bool:
+        """Return whether step `number` needs parameters; by default, each does.
+
+        Args:
+            number: The position of the step.
+            drawn: The container's own parameters, from `draw`.
+        """
+        return True
+
     def sample(self, u: Uniforms) -> Sampled:
-        """Compute the parameters of the container and of all of its steps from uniform draws `u`.
+        """Compute the parameters of the container and of its steps from uniform draws `u`.
 
         Returns:
-            A dict: the arrays from `draw`, and the arrays from each step's `sample`. The key
-            "2.angle" stands for the array "angle" of step 2, counted from 0.
+            A dict: the arrays from `draw`, and the arrays from the `sample` of each step that needs
+            any. The key "2.angle" stands for the array "angle" of step 2, counted from 0.
         """
         sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
         for number, nested in enumerate(self.transforms):
             last = first + nested.step.num_uniforms
+            if not self.is_needed(number, sampled):
+                first = last
+                continue
             drawn = nested.step.sample(u[:, first:last]) | nested.step.list_undecided(len(u))
             sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
             first = last

@@ -68,19 +68,21 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
 
 
 def to_steps(array: Tensor, layout: str, axes_before: int = 0) -> Tensor:
-    """Return a view of `array` with axes in the order of `Step.torch`: (others..., C, space...).
+    """Return `array`, or a view, with its axes in the order of `Step.torch`: others, C, space.
 
     `layout` names the axes of `array` after the first `axes_before`, which stay in place. A channel
     axis is added if there is none.
     """
     if "C" not in layout:
         array, layout = array.unsqueeze(axes_before), f"C{layout}"
+    if layout == canonical_layout(layout):
+        return array
     order = [axes_before + layout.index(axis) for axis in canonical_layout(layout)]
     return array.permute([*range(axes_before), *order])
 
 
 def from_steps(array: Tensor, layout: str, axes_before: int = 0) -> Tensor:
-    """Undo `to_steps`: return a view of `array` with its axes in the order of `layout`.
+    """Undo `to_steps`: return `array`, or a view, with its axes in the order of `layout`.
 
     The channel axis is removed if `layout` has no C.
     """
@@ -88,4 +90,6 @@ def from_steps(array: Tensor, layout: str, axes_before: int = 0) -> Tensor:
     if "C" not in layout:
         array = array.squeeze(axes_before + order.index("C"))
         order = order.replace("C", "")
+    if order == layout:
+        return array
     return array.permute([*range(axes_before), *(axes_before + order.index(a) for a in layout)])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpupipe.batch_stage.batch_step import BatchContainer, Images, MixedBatch
 from gpupipe.pipeline.container import WeightedChoice, select_params
-from gpupipe.pipeline.step import Params
+from gpupipe.pipeline.step import Params, Sampled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +22,9 @@ class RandomStepChoice(BatchContainer, WeightedChoice):
         p: The weight of each step, 0 or more. A step's probability is its weight, divided by the
             sum of all weights. By default all steps are equally probable.
     """
+
+    def is_needed(self, number: int, drawn: Sampled) -> bool:
+        return number in drawn["choice"]
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         number = int(p["choice"])

@@ -46,7 +46,10 @@ class DeliverOp(ops.Op):
         Return a list of such arrays if several buffers are joined. Return None if the sizes differ
         or are not known, or if the output has no memory.
         """
-        if self.sizes is None or not len(self.sizes) or (self.sizes != self.sizes[0]).any():
+        if self.sizes is None or not len(self.sizes):
+            return None
+        # Bytes are compared in fewer calls than arrays.
+        if self.sizes.tobytes() != self.sizes[:1].tobytes() * len(self.sizes):
             return None
         height, width = map(int, self.sizes[0].tolist())
         if height < 1 or width < 1:

@@ -302,8 +302,9 @@ def find_warp_matrices(
     arrays = [np.asarray(array, np.float64) for array in (linear, source, output)]
     if _extension is not None and all(a.ndim > 1 and len(a) == count for a in arrays[1:]):
         matrices = np.empty((count, 2, 3))
-        each = np.broadcast_to(arrays[0], (count, 2, 2))
-        rows = [np.ascontiguousarray(array) for array in (each, *arrays[1:])]
+        if arrays[0].ndim == 2:
+            arrays[0] = np.broadcast_to(arrays[0], (count, 2, 2))
+        rows = [np.ascontiguousarray(array) for array in arrays]
         _extension.warp_matrices(*rows, matrices)
         return matrices
     matrix = affine_matrix(*arrays)

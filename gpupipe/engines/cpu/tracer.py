@@ -185,15 +185,16 @@ class Tracer:
         ):
             self._choose_color(branches, chosen.astype(np.int64))
             return
-        parts = [self._trace_branch(branch, chosen == n) for n, branch in enumerate(branches)]
+        rows = [chosen == n for n in range(len(branches))]
+        parts = [self._trace_branch(*pair) for pair in zip(branches, rows, strict=True)]
         match [part.ops for part in parts]:
             case [[], [ops.EraseOp() as erase]]:  # so that it can join the delivery
-                windows = np.where((chosen == 1)[:, None], erase.windows, 0)
+                windows = np.where(rows[1][:, None], erase.windows, 0)
                 self.ops.append(replace(erase, windows=windows))
                 return
             case [[], [ops.CropOp() as crop]]:  # so that it can join other crops
                 whole = self._whole(np.zeros(2), self.size)
-                windows = np.where((chosen == 1)[:, None], crop.windows, whole)
+                windows = np.where(rows[1][:, None], crop.windows, whole)
                 self.ops.append(replace(crop, windows=windows))
                 self.size = windows[:, 2:].astype(np.float64)
                 return
@@ -202,7 +203,7 @@ class Tracer:
         size = self.size
         for n, part in enumerate(parts):
             if part.size is not self.size:
-                size = np.where((chosen == n)[:, None], part.size, size)
+                size = np.where(rows[n][:, None], part.size, size)
         self.size = size
 
     def _choose_color(self, branches: ColorBranches, index: NDArray[np.int64]) -> None:
