@@ -12,7 +12,6 @@ Reading the PSS of a process locks its address space for a walk over its pages. 
 therefore reads four times a second, and less often if one reading takes more than 5 ms of CPU time.
 """
 
-import importlib.util
 import os
 import select
 import sys
@@ -79,18 +78,39 @@ def _own_peaks() -> int:
     """Return the sum of the peaks of this process and its live children, in bytes.
 
     Without /proc, it is the ru_maxrss of this process alone, which may include the peak of the
-    process that started this one; and 0 on Windows.
+    process that started this one. So it is on Windows, where it is the largest working set.
     """
     from multiprocessing import active_children
 
+    if os.name == "nt":
+        return _largest_working_set()
     pids = ("self", *(child.pid for child in active_children()))
     peaks = [_value(f"/proc/{pid}/status", b"VmHWM:") for pid in pids]
-    if peaks[0] or importlib.util.find_spec("resource") is None:
+    if peaks[0]:
         return sum(peaks)
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _largest_working_set() -> int:
+    import ctypes
+
+    class Counters(ctypes.Structure):
+        """PROCESS_MEMORY_COUNTERS of psapi.h."""
+
+        _fields_ = (
+            ("size", ctypes.c_uint32),
+            ("page_faults", ctypes.c_uint32),
+            ("largest_working_set", ctypes.c_size_t),
+            ("others", ctypes.c_size_t * 7),
+        )
+
+    counters, this_process = Counters(size=ctypes.sizeof(Counters)), ctypes.c_void_p(-1)
+    ask = getattr(ctypes, "WinDLL")("kernel32").K32GetProcessMemoryInfo  # noqa: B009
+    ask(this_process, ctypes.byref(counters), counters.size)
+    return int(counters.largest_working_set)
 
 
 def pss(root: int) -> int:

@@ -159,14 +159,20 @@ def trials_table(tuning: TuneResult) -> WordTable:
 
 
 def parity_table(agreements: Sequence[Agreement], engine: str) -> WordTable:
-    """Return the table of `gpupipe parity`; `engine` is the title of the compared engine."""
-    images = min((a.images for a in agreements), default=0)
+    """Return the table of `gpupipe parity`; `engine` is the title of the compared engine.
+
+    If all rows are of one device, the title names it: so the table is under 80 columns wide.
+    """
+    images, devices = min((a.images for a in agreements), default=0), {a.device for a in agreements}
+    only = f" on {devices.pop()}" if len(devices) == 1 else ""
+    first, device, *others = parity_columns(engine)
     table = new_table(
-        f"{engine} against torchvision, in levels of 255, over {counted(images, 'image')}",
-        *parity_columns(engine),
+        f"{engine}{only} against torchvision, in levels of 255, over {counted(images, 'image')}",
+        *([first, *others] if only else [first, device, *others]),
     )
-    for a, (*cells, verdict) in zip(agreements, parity_rows(agreements), strict=True):
-        table.add_row(*cells, f"[{'green' if a.holds else 'bold red'}]{verdict}[/]")
+    for a, (step, place, *cells, verdict) in zip(agreements, parity_rows(agreements), strict=True):
+        colour = "green" if a.holds else "bold red"
+        table.add_row(step, *(() if only else (place,)), *cells, f"[{colour}]{verdict}[/]")
     return table
 
 

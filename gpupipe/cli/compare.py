@@ -255,8 +255,8 @@ def measure_parity(
     for name in dict.fromkeys([engine, registry.find_reference().name]):
         counts = agreement.count_decoders(checked, index, samples, name)
         if counts:
-            names = ", ".join(f"{decoder} {count}" for decoder, count in counts.items())
-            say(f"decoded by, with {registry.get_title(name)}: {names}")
+            names = ", ".join(f"{count} by {decoder}" for decoder, count in counts.items())
+            say(f"images that {registry.get_title(name)} decoded: {names}")
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
         print_error(

@@ -90,5 +90,5 @@ def _draw(config: Path, path: Path) -> list[str]:
             return list(batch)
     with writing(path):
         picture.save(path)
-    click.echo(path)
+    say(f"{path}: a picture of its first samples, as they are augmented")
     return list(batch)

@@ -77,7 +77,7 @@ def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path, cli:
         for s in found["sides"]
     )
     assert found["ratios_to"].startswith("DataLoader")
-    assert "the CPU engine against torchvision" in done.stdout, "parity comes with it"
+    assert "the CPU engine on cpu against torchvision" in done.stdout, "parity comes with it"
     assert any(
         words in done.stdout
         for words in ("times as many images as", "within the noise", "cannot be determined")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 
 from gpupipe import config as configs
-from gpupipe.bench.tables import batch_table, new_table, speed_columns, speed_rows, steps_table
+from gpupipe.bench.parity import Agreement
+from gpupipe.bench.tables import (
+    batch_table,
+    new_table,
+    parity_table,
+    speed_columns,
+    speed_rows,
+    steps_table,
+)
 from helpers.made_comparison import measured
 
 
@@ -67,3 +76,14 @@ def test_a_row_has_the_means_and_medians_of_a_side() -> None:
     assert row["first batch"] == "0.50 s"
     assert row["peak memory"] == "1,024 MiB"
     assert row["CPU s / 1,000"] == f"{1000 / images:.2f}"
+
+
+def test_the_pixels_of_one_device_fit_into_80_columns_and_those_of_two_name_theirs() -> None:
+    row = Agreement("cpu", "random_horizontal_flip", 0.0, 0.0, math.inf, 0.5, False, 8)
+    title, head, _, line = printed(parity_table([row], "the CPU engine"), 80)
+    assert title.startswith("the CPU engine on cpu against torchvision")
+    assert head.split() == ["up", "to", "mean", "largest", "PSNR", "limit", "result"]
+    assert line.split() == "random_horizontal_flip 0.000 0.0 identical mean ≤ 0.5 holds".split()
+    both = printed(parity_table([row, replace(row, device="gpu:0")], "DALI"), 120)
+    assert both[0].startswith("DALI against torchvision")
+    assert [line.split()[1] for line in both[3:]] == ["cpu", "gpu:0"]

@@ -241,8 +241,8 @@ def test_what_is_measured_under_a_schedule_is_said(config: Path) -> None:
     measured = gpupipe("parity", config)
     assert measured.returncode == 0, measured.stderr
     assert "the numbers of schedules are those of epoch 0" in measured.stderr
-    assert re.search(r"decoded by, with the CPU engine: \w+ \d+", measured.stdout)
-    assert re.search(r"decoded by, with the DataLoader: torchvision \d+", measured.stdout)
+    assert re.search(r"images that the CPU engine decoded: \d+ by \w+", measured.stdout)
+    assert re.search(r"images that the DataLoader decoded: \d+ by torchvision", measured.stdout)
     assert "epoch 0" not in gpupipe("run", config).stderr
 
 
