@@ -130,6 +130,14 @@ def remove_damaged_shards(
     return problems
 
 
+def remove_if_damaged(folder: CacheFolder, shard: CachedShard) -> bool:
+    """Remove a shard of the store if it is damaged, so that it comes again; return whether."""
+    if not _check_stored(folder, shard):
+        return False
+    _remove_shard(folder, shard)
+    return True
+
+
 def fetch_missing_shards(folder: CacheFolder, filler: ShardPublisher) -> dict[str, str]:
     """Fetch again the shards whose files are missing from the folder.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.listing import Listing
+from gpupipe.cache.maintenance import remove_if_damaged
 from gpupipe.cache.sample_locations import Locations
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import CachedShard
@@ -22,6 +23,7 @@ from gpupipe.cache.worker_pool import IdleWorker, WorkerPool, wait_until
 from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.source import Source
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, counted
 
@@ -257,25 +259,37 @@ def _create_layout(table: SampleTable, name: str, spec: Spec) -> ArrayLayout | N
     return GrowingLayout(spec.dtype, shape if is_same else None, table=table, name=name)
 
 
-def wait_for_shard(folder: CacheFolder, dataset: DataSet) -> Path:
-    """Return the path of a shard that is in the cache; fetch one if there is none.
+def read_one_shard(folder: CacheFolder, dataset: DataSet, read: Callable[[Path], Source]) -> Source:
+    """Read a shard that is in the cache; fetch one if there is none. Return what has read it.
+
+    A shard that was damaged on the disk is fetched again.
+
+    Args:
+        folder: The cache.
+        dataset: The data set.
+        read: Reads the shard at a path, and returns the source that has.
 
     Raises:
         DataError: None can be fetched, or none of them can be read.
     """
 
-    def find() -> Path | str:
+    def find() -> Source | str:
         with folder.lock():
-            names = folder.commit_log.live_shards().keys() & folder.list_present_shards()
+            live = folder.commit_log.live_shards()
+            names = live.keys() & folder.list_present_shards()
             broken = folder.commit_log.broken_rows()
-        if names:
-            return folder.list_shard_paths(min(names))[0]
-        if broken:
+        for name in sorted(names):
+            try:
+                return read(folder.list_shard_paths(name)[0])
+            except DataError:
+                if not remove_if_damaged(folder, live[name]):
+                    raise
+        if broken and not names:
             raise DataError(f"{dataset.url}: {next(iter(broken.values()))}")
         return "no shard is in the cache"
 
-    if isinstance(shard := find(), Path):
-        return shard
+    if not isinstance(source := find(), str):
+        return source
     pool = WorkerPool(dataset, folder.options, min(folder.options.workers, 1))
     try:
         return wait_until(folder, [pool], "the shape of arrays is in the shards", find)

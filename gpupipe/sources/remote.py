@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from glob import escape
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from gpupipe.cache.stored_index import (
     StoredIndex,
     StoredLocations,
     create_index,
-    wait_for_shard,
+    read_one_shard,
 )
 from gpupipe.cache.worker_pool import IdleWorker, WorkerPool, explain_too_large
 from gpupipe.dataset.chunk_column import ChunkColumn
@@ -54,7 +55,7 @@ class Remote(DataSet, Source):
 
     cache: CacheOptions
 
-    _indexed_shard: tuple[Source, Index] | None = PrivateAttr(None)
+    _shard_source: Source | None = PrivateAttr(None)
 
     @field_validator("cache")
     @classmethod
@@ -97,22 +98,24 @@ class Remote(DataSet, Source):
         try:
             return create_source(self, _NOWHERE).specs()
         except DataError:
-            source, _ = self._index_one_shard()
-            return source.specs()
+            return self._read_one_shard().specs()
 
-    def _index_one_shard(self) -> tuple[Source, Index]:
-        """Return a source, and the index of a shard that it has read; may fetch the shard.
+    def _read_one_shard(self) -> Source:
+        """Return a source that has read a shard; may fetch the shard.
 
         Raises:
             DataError: No shard can be read.
         """
-        if self._indexed_shard is None:
+        if self._shard_source is None:
             folder, _, _ = self._open_folder()
-            shard = wait_for_shard(folder, self.dataset)
-            source = create_source(self, escape(str(shard)))
-            self._indexed_shard = source, source.index_file(shard)
-            source.end_children()
-        return self._indexed_shard
+            self._shard_source = read_one_shard(folder, self.dataset, self._read_shard)
+        return self._shard_source
+
+    def _read_shard(self, shard: Path) -> Source:
+        source = create_source(self, escape(str(shard)))
+        source.index_file(shard)
+        source.end_children()
+        return source
 
     def annotation_specs(self) -> dict[str, Spec]:
         return {} if self.shards is None else create_source(self).annotation_specs()

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zarr
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
@@ -25,6 +27,7 @@ STEPS = ["decode", {"center_crop": {"size": 32}}]
 MAX_BYTES = {"tars": 900_000, "columns": 1_300_000}
 SCHEDULES = range(50) if IS_FULL else [1]
 STEPS_EACH = 3
+PATIENCE = {"retries": 6, "timeout": 5, "wait": 120}
 
 
 class Run:
@@ -153,7 +156,7 @@ def training(
     root, names = shards
     max_bytes = MAX_BYTES["columns" if root.name.startswith("columns") else "tars"]
     settings = config(url=store.url, shards=names, max_bytes=max_bytes, low_water=0.6)
-    settings["data"]["cache"] |= {"retries": 6, "timeout": 5, "wait": 120}
+    settings["data"]["cache"] |= PATIENCE
     settings["pipeline"] = STEPS
     run = Run(settings, digests)
     yield run
@@ -164,6 +167,38 @@ def training(
 def test_each_sample_comes_once_an_epoch_whatever_happens(
     training: Run, store: StoreProcess, schedule: int
 ) -> None:
+    go_through(training, store, schedule)
+
+
+@pytest.mark.skipif(not IS_FULL, reason="a minute; one schedule of other shards runs always")
+@pytest.mark.parametrize("schedule", range(10))
+def test_rows_of_zarr_folders_come_once_an_epoch_whatever_happens(
+    config: Config, tmp_path: Path, schedule: int
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (60, 70, 70, 3), np.uint8)
+    images[8:12] = 0  # they have no chunk
+    root: Any = zarr.open_group(tmp_path / "store/x.zarr", mode="w")
+    root.create_array("images", data=images, chunks=(4, 70, 35, 3))
+    rows = 12
+    digests = {
+        (row // rows << 32) + row % rows: zlib.crc32(image.tobytes())
+        for row, image in enumerate(images)
+    }
+    settings = config(shards="*.zarr", max_bytes=MAX_BYTES["tars"], low_water=0.6)
+    settings["data"]["cache"] |= PATIENCE | {"shard_size": rows * images[0].nbytes}
+    settings["pipeline"] = []
+    store = StoreProcess(tmp_path / "store")
+    settings["data"] |= {"url": store.url, "fields": {"image": "images"}}
+    training = Run(settings, digests)
+    try:
+        go_through(training, store, schedule)
+    finally:
+        training.close()
+        store.close()
+
+
+def go_through(training: Run, store: StoreProcess, schedule: int) -> None:
+    """Train while the disasters of a schedule happen."""
     dice = random.Random(schedule)
     training.train()
     for disaster in dice.choices(range(6), k=12) if IS_FULL else (5, 0, 1, 3, 5, 4):
