@@ -13,9 +13,9 @@ The threads of the pool share the samples of a stage: see `threads`. The last ke
 writes a sample into its slot in the batch: see `delivery` and `output_buffer`.
 
 To add a kernel, write a function that runs the operation on one sample, and a rule beside it. They
-belong in `kernels` (the reference), `opencv_kernels`, `opencv_colors` (if OpenCV is installed), or
-`compiled_kernels` and `color_stages` (of the extension `gpupipe._kernels`). A new primitive also
-needs a dataclass in `ops`.
+belong in `kernels` (the reference), `opencv_kernels`, `opencv_levels`, `opencv_colors` (if OpenCV
+is installed), or `compiled_kernels` and `color_stages` (of the extension `gpupipe._kernels`). A new
+primitive also needs a dataclass in `ops`.
 The registry of engines imports this package by name. Start reading in engine.py.
 """
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu import opencv_colors, ops
+from gpupipe.engines.cpu import opencv_colors, opencv_levels, ops
 from gpupipe.engines.cpu.delivery import (
     CONVERTED,
     Conversion,
@@ -183,7 +183,7 @@ def _deliver(conversion: Conversion, changes: Sequence[ops.Op], pixels: Pixels, 
     array, output = as_packed(pixels), conversion.output
     height, width, channels = array.shape
     table = conversion.table(channels)
-    levels = opencv_colors.find_levels(changes, array, row)
+    levels = opencv_levels.find_levels(changes, array, row)
     if levels is not None:
         values = table.numpy()[np.arange(channels)[:, None], 0, levels.T]
         table = torch.from_numpy(values[:, None])
@@ -222,9 +222,9 @@ def _bind_delivery(match: Match) -> Kernel | None:
     conversion = find_conversion(match)
     if conversion is None:
         return None
-    changes = [op for op in match.ops if type(op) in opencv_colors.LEVELS.kinds]
+    changes = [op for op in match.ops if type(op) in opencv_levels.LEVELS.kinds]
     kernel = end_with_delivery("cv2.LUT", match, partial(_deliver, conversion, changes))
-    return replace(kernel, needs_torchvision=any(map(opencv_colors.needs_torchvision, changes)))
+    return replace(kernel, needs_torchvision=any(map(opencv_levels.needs_torchvision, changes)))
 
 
 def _bind_warp(match: Match) -> Kernel | None:
@@ -245,12 +245,13 @@ def create_rules() -> list[Rule]:
     cv2.setNumThreads(0)  # the samples of a batch already use all cores
     return [
         Rule((ops.WarpOp, *CONVERTED), _bind_warp),
-        Rule((opencv_colors.LEVELS, *CONVERTED), _bind_delivery),
+        Rule((opencv_levels.LEVELS, *CONVERTED), _bind_delivery),
         Rule(CONVERTED, _bind_delivery),
         single(ops.FlipOp, "cv2.flip", _run_flip, lambda op: op.spec.dtype == "uint8"),
         single(ops.TransposeOp, "cv2.transpose", _run_transpose, _can_transpose),
         single(ops.CropOp, "cv2.copyMakeBorder", _run_crop, _is_filled),
         single(ops.PadOp, "cv2.copyMakeBorder", _run_pad, _has_borders),
+        *opencv_levels.RULES,
         *opencv_colors.RULES,
         single(ops.WarpOp, "cv2.warpAffine", _run_warp, _can_warp),
         single(ops.PerspectiveOp, "cv2.warpPerspective", _run_warp, _can_warp),
