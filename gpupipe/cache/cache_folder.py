@@ -181,15 +181,13 @@ class CacheFolder:
         (self.dir / "shards").mkdir(exist_ok=True)
         for path in (path for kind in _CLAIM_KINDS for path in (self.dir / kind).iterdir()):
             if path.suffix != ".json" and is_abandoned(path):
-                if path.parent.name == _CLAIMS:
-                    for leftover in (self.dir / "tmp").glob(f"{path.name}.*"):
-                        leftover.unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
         # Only the holder of the lock writes here, so a temporary file is one of a killed process.
         for folder in (self.dir, self.dir / "tables", self.dir / _RUNS):
             for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
                 path.unlink(missing_ok=True)
-        claimed = self.read_claims().keys()
+        claimed = set(self.read_claims())
+        self._sweep(self.dir / "tmp", claimed)
         self._sweep(self.dir / "shards", self.list_needed_shards() | claimed)
         self._sweep(self.dir / "tables", self.commit_log.published.keys() | claimed)
         self.prune_tables(self.options.max_bytes * _TABLE_SHARE)
@@ -272,7 +270,7 @@ def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
                     "another folder, or delete this one"
                 )
         return
-    with write_atomically(path) as temporary:
+    with write_atomically(path, is_durable=True) as temporary:
         temporary.write_text(json.dumps(ours))
 
 

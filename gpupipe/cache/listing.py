@@ -125,7 +125,7 @@ def save(listing: Listing, folder: CacheFolder) -> None:
             f"the list of {len(listing):,} samples takes {size:,} bytes, and "
             f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
         )
-    write_table(folder.listing_path, listing)
+    write_table(folder.listing_path, listing, is_durable=True)
 
 
 def load(folder: CacheFolder) -> Listing:

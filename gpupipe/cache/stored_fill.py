@@ -1,6 +1,5 @@
 """Caches the shards of a store as they are: fetches a shard, and indexes it."""
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from gpupipe.cache.stored_formats import create_source, find_format
 from gpupipe.cache.stored_table import ShardTable
 from gpupipe.dataset.shards import name_shard
 from gpupipe.errors import DataError
+from gpupipe.runtime.files import sync_file
 
 _FOLDERS = 1 << 16
 """How much the folders and small files of a cache may take."""
@@ -113,7 +113,7 @@ class StoredShardFiller(ShardPublisher):
         if need > job.reserved and not self._extend_reservation(job, need):
             return "no room"
         for path in [job.table, *files[1:]]:
-            _sync(path)
+            sync_file(path)
         self.statistics.samples += len(table)
         self.statistics.failed.remove(row)
         self.statistics.changed[row] = None
@@ -213,8 +213,3 @@ def create_filler(
     """Return what fills the cache of a data set. The arguments are those of ShardPublisher."""
     kind = Filler if dataset.shards is None else StoredShardFiller
     return kind(folder, dataset, store)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as f:
-        os.fsync(f.fileno())

@@ -40,13 +40,14 @@ class OtherVersionError(ValueError):
     """Another version of gpupipe wrote the file, or the file is no table file."""
 
 
-def write_table(path: Path, value: Any) -> None:
+def write_table(path: Path, value: Any, is_durable: bool = False) -> None:
     """Write a dataclass to a table file atomically. Missing folders are created.
 
     Args:
         path: The file.
         value: The dataclass. Each field holds an array of numbers or booleans, a JSON value, a
             dataclass of fields like these, or a dict whose values are any of these.
+        is_durable: Whether the file is to be complete even if the power fails afterwards.
 
     Raises:
         OSError: The file cannot be written.
@@ -60,7 +61,7 @@ def write_table(path: Path, value: Any) -> None:
     text = json.dumps({"value": packed, "arrays": layout}).encode()
     numbers = (n.to_bytes(_NUMBER_BYTES, "little") for n in (len(text), zlib.crc32(text)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(path) as temporary, temporary.open("xb") as f:
+    with write_atomically(path, is_durable) as temporary, temporary.open("xb") as f:
         f.write(_MAGIC + b"".join(numbers) + text)
         for array in arrays.values():
             f.write(b"\0" * (-f.tell() % _ALIGNMENT))

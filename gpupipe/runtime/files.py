@@ -76,8 +76,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file is on the disk, where it outlives a failure of the power."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 @contextmanager
-def write_atomically(path: Path) -> Iterator[Path]:
+def write_atomically(path: Path, is_durable: bool = False) -> Iterator[Path]:
     """Create or replace a file when the `with` block ends without an exception.
 
     Examples:
@@ -86,6 +92,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
     Args:
         path: The file. Its folder must exist.
+        is_durable: Whether the file is to be complete even if the power fails afterwards.
 
     Yields:
         The path to write to. It is beside `path`, and there is no file at it yet.
@@ -96,6 +103,8 @@ def write_atomically(path: Path) -> Iterator[Path]:
     temporary = _temporary_path(path)
     try:
         yield temporary
+        if is_durable:
+            sync_file(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

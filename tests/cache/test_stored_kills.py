@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ import zarr
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from helpers.cache_contents import disk_size
-from helpers.cached_loading import Config, load
+from helpers.cached_loading import Config, alive, load, waited
 from helpers.cached_trainer import Trainer
+from helpers.disks import PowerDisk
 from helpers.faulty_store import StoreProcess
 from helpers.full_product import IS_FULL
 from helpers.stored_shards import NAMES, write_wide_parquet
@@ -35,6 +38,7 @@ class Run:
 
     Attributes:
         epochs: The ids that each epoch has delivered so far.
+        max_bytes: The most that the cache took on the disk.
     """
 
     def __init__(self, settings: dict[str, Any], digests: dict[int, int]) -> None:
@@ -44,6 +48,13 @@ class Run:
         self.epochs: dict[int, list[int]] = {}
         self._epoch = 0
         self.generations: dict[int, int] = {}
+        self.max_bytes, self._is_over = 0, threading.Event()
+        self._watch = threading.Thread(target=self._watch_disk)
+        self._watch.start()
+
+    def _watch_disk(self) -> None:
+        while not self._is_over.wait(0.05):
+            self.max_bytes = max(self.max_bytes, disk_size(self.folder.dir))
 
     def train(self) -> None:
         """Train a few steps: each sample has the pixels of the store, and comes once an epoch."""
@@ -57,7 +68,6 @@ class Run:
             else:
                 self.generations[self._epoch] = state["generation"]
             self._state = state
-        assert disk_size(self.folder.dir) <= self.folder.options.max_bytes
 
     def kill_trainer(self, dice: random.Random | None = None) -> None:
         """Kill the trainer, damage a shard if there are dice, and start another trainer.
@@ -69,13 +79,23 @@ class Run:
             self._damage(dice)
         self._trainer = Trainer(self._settings, self._state)
 
-    def kill_fetcher(self) -> None:
-        for report in list(self.folder.read_claims("workers").values())[:1]:
+    def kill_fetchers(self, count: int = 1) -> list[int]:
+        """Kill so many of the fetchers, and return their process ids."""
+        killed = []
+        for report in list(self.folder.read_claims("workers").values())[:count]:
             if "pid" in report:
-                try:
+                with suppress(ProcessLookupError):  # the trainer's death ended it
                     os.kill(report["pid"], signal.SIGKILL)
-                except ProcessLookupError:  # the trainer's death ended it
-                    continue
+                    killed.append(report["pid"])
+        return killed
+
+    def cut_power(self, disk: PowerDisk) -> None:
+        """End all processes, lose what nobody has synced, and start another trainer."""
+        self._trainer.kill()
+        fetchers = self.kill_fetchers(9)
+        waited(lambda: not any(map(alive, fetchers)))
+        disk.cut_power()
+        self._trainer = Trainer(self._settings, self._state)
 
     def _damage(self, dice: random.Random) -> None:
         """Change bytes of a shard on the disk, or remove it."""
@@ -95,6 +115,8 @@ class Run:
 
     def close(self) -> None:
         self._trainer.kill()
+        self._is_over.set()
+        self._watch.join()
 
 
 @pytest.fixture(scope="module")
@@ -146,17 +168,25 @@ def store(shards: tuple[Path, list[str]]) -> Iterator[StoreProcess]:
 
 
 @pytest.fixture
+def disk(tmp_path: Path) -> Iterator[PowerDisk]:
+    disk = PowerDisk(tmp_path / "disk")
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
 def training(
     config: Config,
     store: StoreProcess,
     shards: tuple[Path, list[str]],
     digests: dict[int, int],
+    disk: PowerDisk,
 ) -> Iterator[Run]:
     """A training over HTTP."""
     root, names = shards
     max_bytes = MAX_BYTES["columns" if root.name.startswith("columns") else "tars"]
     settings = config(url=store.url, shards=names, max_bytes=max_bytes, low_water=0.6)
-    settings["data"]["cache"] |= PATIENCE
+    settings["data"]["cache"] |= PATIENCE | {"dir": str(disk.folder / "cache")}
     settings["pipeline"] = STEPS
     run = Run(settings, digests)
     yield run
@@ -165,15 +195,15 @@ def training(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_each_sample_comes_once_an_epoch_whatever_happens(
-    training: Run, store: StoreProcess, schedule: int
+    training: Run, store: StoreProcess, disk: PowerDisk, schedule: int
 ) -> None:
-    go_through(training, store, schedule)
+    go_through(training, store, disk, schedule)
 
 
 @pytest.mark.skipif(not IS_FULL, reason="a minute; one schedule of other shards runs always")
 @pytest.mark.parametrize("schedule", range(10))
 def test_rows_of_zarr_folders_come_once_an_epoch_whatever_happens(
-    config: Config, tmp_path: Path, schedule: int
+    config: Config, tmp_path: Path, disk: PowerDisk, schedule: int
 ) -> None:
     images = np.random.default_rng(0).integers(0, 256, (60, 70, 70, 3), np.uint8)
     images[8:12] = 0  # they have no chunk
@@ -186,27 +216,31 @@ def test_rows_of_zarr_folders_come_once_an_epoch_whatever_happens(
     }
     settings = config(shards="*.zarr", max_bytes=MAX_BYTES["tars"], low_water=0.6)
     settings["data"]["cache"] |= PATIENCE | {"shard_size": rows * images[0].nbytes}
+    settings["data"]["cache"]["dir"] = str(disk.folder / "cache")
     settings["pipeline"] = []
     store = StoreProcess(tmp_path / "store")
     settings["data"] |= {"url": store.url, "fields": {"image": "images"}}
     training = Run(settings, digests)
     try:
-        go_through(training, store, schedule)
+        go_through(training, store, disk, schedule)
     finally:
         training.close()
         store.close()
 
 
-def go_through(training: Run, store: StoreProcess, schedule: int) -> None:
-    """Train while the disasters of a schedule happen."""
+def go_through(training: Run, store: StoreProcess, disk: PowerDisk, schedule: int) -> None:
+    """Train while the disasters of a schedule happen.
+
+    Where no disk can be mounted whose power fails, all processes are killed in place of that.
+    """
     dice = random.Random(schedule)
     training.train()
-    for disaster in dice.choices(range(6), k=12) if IS_FULL else (5, 0, 1, 3, 5, 4):
+    for disaster in dice.choices(range(7), k=12) if IS_FULL else (5, 6, 1, 3, 5, 4):
         match disaster:
             case 0:
                 training.kill_trainer()
             case 1:
-                training.kill_fetcher()
+                training.kill_fetchers()
             case 2:  # the store is down for a while
                 store.plan("errors", "", dice.randrange(1, 4))
             case 3:
@@ -215,7 +249,11 @@ def go_through(training: Run, store: StoreProcess, schedule: int) -> None:
                 training.kill_trainer(dice)
             case 5:
                 store.restart()
+            case 6:
+                training.cut_power(disk)
         training.train()
+    limit = training.folder.options.max_bytes
+    assert limit // 2 < training.max_bytes <= limit
     complete = {epoch for epoch in training.epochs if epoch < max(training.epochs)}
     log = training.folder.commit_log
     log.refresh()
