@@ -33,6 +33,14 @@ _AZURE_OPTIONS = {
 }
 """The options of adlfs that obstore has too, and its names for them."""
 _AZURE_CREDENTIALS = ("account_key", "sas_token", "anon", "client_secret")
+_AZURE_PARTS = {
+    "AccountName": "account_name",
+    "AccountKey": "account_key",
+    "SharedAccessSignature": "sas_key",
+    "BlobEndpoint": "endpoint",
+}
+"""The parts of a connection string that obstore has as options, and its names for them."""
+_AZURE_DEFAULTS = {"DefaultEndpointsProtocol": "https", "EndpointSuffix": "core.windows.net"}
 _GOOGLE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
@@ -164,9 +172,21 @@ def _translate_azure(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
     Returns None too if the options name no account or have no credentials.
     """
+    if options.keys() == {"connection_string"}:
+        return _parse_connection_string(str(options["connection_string"]))
     if "account_name" not in options or not any(map(options.get, _AZURE_CREDENTIALS)):
         return None
     return _rename(options, _AZURE_OPTIONS)
+
+
+def _parse_connection_string(text: str) -> dict[str, Any] | None:
+    """Return the options of obstore for a connection string of Azure; None if it lacks some."""
+    parts = dict(part.split("=", 1) for part in text.split(";") if "=" in part)
+    config = {name: parts[key] for key, name in _AZURE_PARTS.items() if key in parts}
+    is_default = all(parts.get(key, value) == value for key, value in _AZURE_DEFAULTS.items())
+    has_credentials = "account_key" in config or "sas_key" in config
+    is_complete = has_credentials and "account_name" in config
+    return config if is_complete and (is_default or "endpoint" in config) else None
 
 
 def _rename(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any] | None:

@@ -221,8 +221,10 @@ class Store:
                 return call()
             except UnfetchableError:
                 raise
-            except (FileNotFoundError, PermissionError) as e:
-                raise UnfetchableError(describe_error(e)) from e
+            except FileNotFoundError as e:  # some clients tell no more than the URL
+                raise UnfetchableError(f"the store does not have it ({describe_error(e)})") from e
+            except PermissionError as e:
+                raise UnfetchableError(f"the store denies access ({describe_error(e)})") from e
             except Exception as e:  # whatever the clients of the stores raise
                 reason = describe_error(e)
                 kind = ChangedError if isinstance(e, _NotAsListedError) else StoreError

@@ -43,6 +43,8 @@ SERVICE_ACCOUNT = {
         ("abfs://container@a.dfs.core.windows.net/folder", {"account_name": "a"}, False),
         ("az://container/folder", {"account_name": "a"}, False),
         ("az://container/folder", {"connection_string": "AccountName=a"}, False),
+        ("az://container/folder", {"connection_string": "AccountName=a;AccountKey=a2V5"}, True),
+        ("az://c/f", {"connection_string": "AccountName=a;AccountKey=a2V5;EndpointSuffix=x"}, False),
     ],
 )
 def test_obstore_reads_where_it_has_the_options(
@@ -59,6 +61,7 @@ def test_obstore_reads_where_it_has_the_options(
         ("gs://a", {"token": "anon"}),
         ("gs://a", {"token": SERVICE_ACCOUNT}),
         ("az://a", {"account_name": "a", "account_key": "a2V5"}),
+        ("az://a", {"connection_string": "AccountName=a;AccountKey=a2V5;BlobEndpoint="}),
     ],
 )
 def test_parts_come_from_a_store_that_speaks_as_google_s_or_azure(
@@ -71,7 +74,10 @@ def test_parts_come_from_a_store_that_speaks_as_google_s_or_azure(
     own, faults = web_tars
     if url.startswith("gs:"):
         options = options | {"endpoint_url": own}
-    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", own)
+    if "connection_string" in options:
+        options = {"connection_string": options["connection_string"] + own}
+    else:
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", own)
     reader = create_range_reader(url, options, 5.0)
     assert reader is not None
     data, etag = reader.read("000.tar", 100, 700)

@@ -235,7 +235,7 @@ def test_a_file_that_is_gone_is_an_error_of_the_sample(blobs: Path, tmp_path: Pa
     (root / "x.jpg").write_bytes(b"x")
     column = column_of(f"file://{root.parent}", tmp_path / "cache")
     (root / "x.jpg").unlink()
-    with pytest.raises(OSError, match="cannot be fetched: No such file"):
+    with pytest.raises(OSError, match="cannot be fetched: the store does not have it"):
         column.read(np.array([0]))
 
 

@@ -103,8 +103,8 @@ def test_only_a_part_that_failed_is_asked_for_again(listed: Any, tars: Path, fau
         ("errors", r"500.*\(3 attempts\)"),
         ("cuts", r"\(3 attempts\)"),
         ("stalls", r"it was not whole after 0.3 s \(data.cache.timeout\) \(3 attempts\)"),
-        ("forbidden", "403"),
-        ("gone", NAME),
+        ("forbidden", "the store denies access .*403"),
+        ("gone", f"the store does not have it .*{NAME}"),
         ("changes", r"changed since it was listed \(ETag same, now [0-9]+\)"),
     ],
 )
