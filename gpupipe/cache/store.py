@@ -38,6 +38,7 @@ from gpupipe.errors import DataError
 from gpupipe.runtime.installation import require_extra
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_DENIED = (401, 403)
 _ENDS_IN_MD5 = re.compile(r"\b[0-9a-f]{32}$")
 _OPTIONS = {"use_listings_cache": False}
 _S3_URLS = ("s3://", "s3a://")
@@ -227,6 +228,8 @@ class Store:
                 raise UnfetchableError(f"the store denies access ({describe_error(e)})") from e
             except Exception as e:  # whatever the clients of the stores raise
                 reason = describe_error(e)
+                if getattr(e, "status", 0) in _DENIED:  # of a web server
+                    raise UnfetchableError(f"the store denies access ({reason})") from e
                 kind = ChangedError if isinstance(e, _NotAsListedError) else StoreError
             if attempt < self._retries:
                 self._pause(

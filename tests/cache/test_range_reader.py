@@ -44,7 +44,11 @@ SERVICE_ACCOUNT = {
         ("az://container/folder", {"account_name": "a"}, False),
         ("az://container/folder", {"connection_string": "AccountName=a"}, False),
         ("az://container/folder", {"connection_string": "AccountName=a;AccountKey=a2V5"}, True),
-        ("az://c/f", {"connection_string": "AccountName=a;AccountKey=a2V5;EndpointSuffix=x"}, False),
+        (
+            "az://c/f",
+            {"connection_string": "AccountName=a;AccountKey=a2V5;EndpointSuffix=x"},
+            False,
+        ),
     ],
 )
 def test_obstore_reads_where_it_has_the_options(
