@@ -1,7 +1,6 @@
 """Caches the shards of a store as they are: fetches a shard, and indexes it."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
