@@ -54,7 +54,8 @@ class Run:
 
     def _watch_disk(self) -> None:
         while not self._is_over.wait(0.05):
-            self.max_bytes = max(self.max_bytes, disk_size(self.folder.dir))
+            with suppress(OSError):  # it is mounted again at the moment
+                self.max_bytes = max(self.max_bytes, disk_size(self.folder.dir))
 
     def train(self) -> None:
         """Train a few steps: each sample has the pixels of the store, and comes once an epoch."""
