@@ -1,10 +1,12 @@
 """Draws what the config of the front page makes of three photographs in five epochs.
 
-    git clone https://github.com/NVIDIA/DALI_extra      # with Git LFS
-    python docs/site/sample_picture.py DALI_extra/db/single/jpeg
+    pip download --no-deps --only-binary :all: --python-version 3.9 scikit-image==0.18.3
+    unzip -q scikit_image-*.whl 'skimage/data/*'
+    python docs/site/sample_picture.py skimage/data
 
-It writes docs/images/samples.webp. The photographs are CC0: they were uploaded to Pixabay before
-2017 (image_info.txt of that repository), and each file's name ends with its number there.
+It writes docs/images/samples.webp. scikit-image has the photographs, and tells where they are from
+(the functions `chelsea`, `coffee` and `rocket` of skimage.data): the cat is by Stefan van der Walt
+and the coffee by Rachel Michetti, both CC0; the rocket is by SpaceX, in the public domain.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from gpupipe.bench.grid import to_picture
 
 DOCS = Path(__file__).parents[1]
 OUT = DOCS / "images" / "samples.webp"
-NAMES = ("dog-1461239_1280.jpg", "peacock-90051_640.jpg", "winter-barn-556696_1280.jpg")
+NAMES = {"cat": "chelsea.png", "coffee": "coffee.png", "rocket": "rocket.jpg"}
 EPOCHS = 5
 _SIDE, _GAP, _LABELS = 150, 8, 34
 _FILE_WIDTH = _SIDE * 3 // 2
@@ -33,10 +35,9 @@ def main(photographs: Path) -> None:
     """Write the picture; its background is transparent."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "photos"
-        for name in NAMES:
-            (root / name.partition("-")[0]).mkdir(parents=True)
-            file = next(photographs.rglob(name))
-            (root / name.partition("-")[0] / name).write_bytes(file.read_bytes())
+        for name, file in NAMES.items():
+            (root / name).mkdir(parents=True)
+            Image.open(photographs / file).save(root / name / f"{name}.jpg", quality=95)
         config = Path(folder) / "train.yaml"
         config.write_text(read_config())
         samples = [str(root), "shuffle=false", f"batch_size={len(NAMES)}", "device=cpu"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SIDE = 96
-PHOTOGRAPH = Path(__file__).parents[1] / "images" / "dog.jpg"
+PHOTOGRAPH = Path(__file__).parents[1] / "images" / "cat.jpg"
 
 
 def draw_all() -> Iterator[tuple[str, bytes]]:
