@@ -82,7 +82,6 @@ class MembersBuilder:
     """Collects the members of one shard after another.
 
     Attributes:
-        objects: The path of each object so far, "" for other members.
         sizes: The bytes of each shard so far; where the store does not tell them, what they may be.
     """
 
