@@ -151,7 +151,7 @@ def save(members: ShardMembers, folder: CacheFolder) -> None:
             f"the list of {len(members.names):,} objects takes {size:,} bytes, and "
             f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
         )
-    write_table(folder.members_path, members)
+    write_table(folder.members_path, members, is_durable=True)
 
 
 def load(folder: CacheFolder) -> ShardMembers | None:
