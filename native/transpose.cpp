@@ -69,6 +69,10 @@ void transpose(const Variant& variant, const Image& from, const Image& to) {
     for (int left = 0; left < from.width; left += kSide) {
       const int rows = std::min(kSide, from.height - top);
       const int columns = std::min(kSide, from.width - left);
+      for (int n = 0; n < std::min(kSide, from.height - top - kSide); ++n) {  // the tile below
+        const uint8_t* const row = from.row(top + kSide + n) + int64_t{left} * kSize;
+        for (int k = 0; k < columns * kSize; k += 64) __builtin_prefetch(row + k, 0, 2);
+      }
       const Tile done = copy_blocks<kSize>(variant, from, to, {top, left, rows, columns});
       copy_pixels<kSize>(from, to,
                          {top, left + done.columns, rows, columns - done.columns});
