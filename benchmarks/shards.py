@@ -16,7 +16,8 @@ Answers, for each: the seconds from the construction of the loader until every s
 at least once, and how many of them passed before the first byte and after the last one; images a
 second of the epochs after that, as many as take --seconds; and the bytes that came over the wire
 before and in these epochs. Each of gpupipe's early epochs has the samples that came since the one
-before it (cache.epoch: new). The bytecode of gpupipe is written first, as an installation does.
+before it (cache.epoch: new). The bytecode of gpupipe is written first, as an installation does. A
+rival that fails is left out, and the file has its error.
 """
 
 from __future__ import annotations
@@ -63,17 +64,27 @@ def main() -> None:
     for name in names:
         CONTESTANTS[name].prepare(arguments)
     shared = harness.passed_on(arguments, "images", "wire", "seconds")
+    failed: dict[str, str] = {}
 
     def run(name: str) -> dict[str, Any]:
         if name == _CURL:
             return time_curl(list_urls(arguments))
-        return harness.fresh(__file__, *shared, "--one", name, "imagenet")
+        try:
+            return harness.fresh(__file__, *shared, "--one", name, "imagenet")
+        except RuntimeError as e:
+            if name == _OWN:
+                raise
+            failed[name] = str(e)
+            harness.say(f"{name} is left out, since it failed: {e}")
+            return {}
 
     with shard_wire.wire(arguments.data, arguments.wire):
         rounds = harness.interleaved(run, [*names, _CURL], arguments.rounds, "shards")
     curl = rounds.pop(_CURL)
+    rounds = {name: found for name, found in rounds.items() if name not in failed}
     result = {
         "rounds": rounds,
+        "failed": failed,
         "curl": curl,
         "goals": list_goals(rounds, curl),
         "versions": {name: _find_version(CONTESTANTS[name].module) for name in names},
