@@ -74,7 +74,7 @@ def main() -> None:
         except RuntimeError as e:
             if name == _OWN:
                 raise
-            failed[name] = str(e)
+            failed[name] = str(e).strip().splitlines()[-1]
             harness.say(f"{name} is left out, since it failed: {e}")
             return {}
 
