@@ -11,10 +11,10 @@ process stops to scale.
 
 Method: the loader runs with one thread, torch too, and a thread of C looks about every 50 us, at
 random moments, whether the lock is held. It reads the flag of the lock, and never takes the lock.
-The share of the looks at which it is held, times the time an image, are the microseconds. The share
-is the median of those of five spans of time. For a thread that holds the lock and waits for a core
-counts too: where another process takes the cores for a moment, the lock seems to be held several
-times as long. `others_cores` is how many cores other processes kept busy. The error that is stated
+The share of the looks at which it is held, times the time an image, are the microseconds. A thread
+that holds the lock and waits for a core counts too. So while another process takes the cores, the
+lock seems to be held several times as long: therefore the share is the median of those of five
+spans of time. `others_cores` is how many cores other processes kept busy. The error that is stated
 is two standard deviations of the share, if the looks are independent. What the loop over the
 batches does itself is counted too, and the start of an epoch, here every 1000 images. CPU time is
 that of the process, without the probe's.

@@ -330,3 +330,7 @@ def test_streams_together_have_the_draws_of_each(
         assert u.shape == (len(ids), count)
         assert np.array_equal(u, alone)
         assert u.flags.c_contiguous, "NumPy computes other last bits from other strides"
+    twice = [stream for stream in streams for _ in range(2)]
+    joined = draws.uniform_for_streams(3, 4, rows, twice, repeats, [2] * len(streams))
+    for u, both in zip(together, joined, strict=True):
+        assert np.array_equal(both, np.concatenate([u, u]))

@@ -319,7 +319,8 @@ class BatchInFlight:
             may_differ = self._lowering.job.loader.shapes != "equal"
             are_equal = all(output.have_one_shape(passed) for output in outputs.values())
             if may_differ or not are_equal:
-                result.shapes = [{name: o.shapes[n] for name, o in outputs.items()} for n in passed]
+                shapes = {name: output.shapes for name, output in outputs.items()}
+                result.shapes = [{name: rows[n] for name, rows in shapes.items()} for n in passed]
             if passed and (are_equal or may_differ) and self._starter.memory is not None:
                 suffix = VALUES if may_differ else ""
                 result.fields = {name + suffix: o.take(passed) for name, o in outputs.items()}

@@ -40,8 +40,8 @@ def _run_pointwise(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
 
 def _find_pointwise(op: ops.ColorOp, row: int) -> Array:
     """Return the new level of each level, (1, 256)."""
-    rows = np.arange(len(op.values[0]) if op.values else 1) == row
-    return make_tables(op, rows)
+    count = len(op.values[0]) if op.values else row + 1
+    return make_tables(op, np.arange(count) == row)
 
 
 def _apply_table(array: Array, table: Array) -> Array:
@@ -54,7 +54,7 @@ def _scale(array: Array, factor: float, offset: np.float32) -> Array:
     table = _find_scaled(factor, offset)
     # These are faster than a lookup, each than the next. They round some whole numbers the other
     # way, and the first makes negative numbers positive.
-    if np.array_equal(_stretch_absolute(ALL_LEVELS, factor, offset), table):
+    if np.array_equal(_stretch_absolute(ALL_LEVELS, factor, offset)[..., 0], table):
         return _stretch_absolute(array, factor, offset)
     if np.array_equal(blend(ALL_LEVELS, factor, ALL_LEVELS, 0.0, float(offset)), table):
         return blend(array, factor, array, 0.0, float(offset))

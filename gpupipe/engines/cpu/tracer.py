@@ -136,7 +136,7 @@ class Tracer:
         value: Fill,
         seeds: NDArray[np.int64] | None = None,
     ) -> None:
-        self.ops.append(ops.EraseOp(*self._origin, self._whole(anchor, shape), value, seeds))
+        self.ops.append(ops.EraseOp(*self._origin, self._whole(anchor, shape), tuple(value), seeds))
 
     def add(self, values: Array, clip: bool) -> None:
         self.ops.append(ops.AddOp(*self._origin, values, clip))

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
+from gpupipe.augment.color_ops import COLOR_OPS, ColorFunction
 from gpupipe.engines.cpu.ops import ColorOp
 from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.program import Rules
@@ -117,6 +118,19 @@ def test_the_levels_of_a_switch_are_those_of_the_branch_of_a_sample() -> None:
         assert levels is not None
         after = apply(image, str(name), *values)[0].permute(1, 2, 0).numpy()
         assert np.array_equal(levels[:, 0][image], after)
+
+
+def test_a_function_without_a_value_is_the_same_for_each_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    halve = ColorFunction(is_pointwise=True, formula=lambda pixels: pixels * 0.5)
+    monkeypatch.setitem(COLOR_OPS, "halve", halve)
+    tracer = Tracer([(4, 5)] * 2, Rules([]), Spec.of_image(3))
+    tracer.color("halve")
+    for row in (0, 1):
+        levels = opencv_levels.find_levels(tracer.ops, picture((4, 5), 3), row)
+        assert levels is not None
+        assert levels[:, 0].tolist() == [level // 2 for level in range(256)]
 
 
 @pytest.mark.parametrize("make", [picture, of_one_level, of_gray_levels])

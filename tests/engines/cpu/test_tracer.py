@@ -32,6 +32,13 @@ def test_an_argument_of_all_samples_is_one_of_each(tracer: Tracer) -> None:
     assert op.primitive == "crop"
 
 
+def test_a_value_to_erase_with_can_be_hashed(tracer: Tracer) -> None:
+    tracer.erase((0, 0), (1, 1), [1.0, 2.0, 3.0])  # type: ignore[arg-type]  # as steps may
+    (op,) = tracer.ops
+    assert isinstance(op, ops.EraseOp)
+    assert op.value == (1.0, 2.0, 3.0)
+
+
 def test_sizes_follow_the_calls(tracer: Tracer) -> None:
     tracer.pad((1, 2), (3, 4), "edge")
     assert tracer.size.tolist() == [[14, 26], [34, 46], [54, 66]]
