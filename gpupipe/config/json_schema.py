@@ -226,9 +226,11 @@ def _add_steps(definitions: Schema, kind: str, registry: Any, container: type[An
             plain[name] = _summary(model)
             nothing_or_keys: Schema = {"anyOf": [reference, {"type": "null"}], "doNotSuggest": True}
             properties[name] = {"description": _summary(model), **nothing_or_keys}
-    item = _object(properties) | {"title": "step", "minProperties": 1, "maxProperties": 1}
-    item["propertyNames"] = {"allOf": _name_neighbours(list(properties))}
+    mapping = _object(properties) | {"title": "step", "minProperties": 1, "maxProperties": 1}
+    mapping["propertyNames"] = {"allOf": _name_neighbours(list(properties))}
+    definitions[f"{kind}_mapping"] = mapping
     by_name = {"type": "string", "enum": [*plain], "enumDescriptions": [*plain.values()]}
+    item = {"$ref": f"#/$defs/{kind}_mapping"}
     forms = [by_name, item, {"type": "string", "pattern": r"\$\{"}]
     # An error in a mapping is then that of the mapping, and not that it is no string.
     by_type = {"if": {"type": "object"}, "then": item, "else": {"anyOf": forms}}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 from tfrecord import TFRecordWriter
 
@@ -177,6 +179,17 @@ def test_the_config_of_every_format_runs(here: Path, name: str) -> None:
     assert ("label" in batches[0]) == (num_classes > 1)
     first = batches[0][name]
     assert str(first.dtype) == "torch.float32"
+
+
+@pytest.mark.parametrize("classes", ["a", "ab"])
+def test_the_advised_split_has_validation_data_of_each_class(here: Path, classes: str) -> None:
+    class_folders(here / "set", classes)
+    advice = re.search(r"write 'split: (\{.*?\})'", init("set"))
+    assert advice
+    settings = {"engine": "dataloader", "device": "cpu", "workers": 0, "last_batch": "partial"}
+    settings |= {"split": yaml.safe_load(advice[1]), "subset": "val"}
+    with gpupipe.load("train.yaml", **settings) as loader:
+        assert sum(len(batch["image"]) for batch in loader) == len(classes)
 
 
 def test_validation_data_gets_a_config_of_its_own(here: Path) -> None:
