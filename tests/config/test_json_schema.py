@@ -186,6 +186,8 @@ class Broken: pass
     assert "step.broken" not in schema["$defs"], "a broken package is left out"
 
 
-def test_a_schema_is_plain_json(schemas: dict[str, Any]) -> None:
+def test_a_schema_is_plain_json_and_has_each_step_once(schemas: dict[str, Any]) -> None:
     for schema in schemas.values():
-        assert json.loads(json.dumps(schema)) == schema
+        text = json.dumps(schema)
+        assert json.loads(text) == schema
+        assert text.count("Did you mean resize?") == text.count('"#/$defs/step.resize"') == 1

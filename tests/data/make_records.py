@@ -7,6 +7,9 @@ python make_records.py mxnet OUT JPEG...
 
 Record n holds the n-th JPEG, and numbers that `told(n)` says; OUT/records.json tells both, with the
 BLAKE2b digest of each JPEG.
+
+The files had other JPEGs of the same lengths when they were made. Since then they have pieces of
+docs/images/cat.jpg, of 48x40 pixels, and the checksums of these.
 """
 
 import hashlib
