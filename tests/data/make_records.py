@@ -9,7 +9,7 @@ Record n holds the n-th JPEG, and numbers that `told(n)` says; OUT/records.json 
 BLAKE2b digest of each JPEG.
 
 The files had other JPEGs of the same lengths when they were made. Since then they have pieces of
-docs/images/cat.jpg, of 48x40 pixels, and the checksums of these.
+docs/images/cat.jpg, 48 to 53 pixels wide and 40 high, and the checksums of these.
 """
 
 import hashlib
