@@ -255,6 +255,8 @@ def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
             "endings": list(found.endings),
             "options": select_indexed(found, ours["options"]),
         }
+        if found.is_folder:  # each shard is cut from its store
+            ours["cache.shard_size"] = int(folder.options.shard_size)
     if path.exists():
         theirs = read_json_object(path)
         if theirs.get("format") != _FORMAT:

@@ -33,6 +33,8 @@ from gpupipe.runtime.file_locks import hold_lock
 _HEARTBEAT_SECONDS = 0.5
 _PAUSES = {"complete": 0.5, "no room": 0.2, "disk full": 2.0, "failed": 2.0}
 _MAX_PAUSE = 3.0
+_LAST = {"one": ("published",), "fill": ("complete", "no room", "failed")}
+"""The outcomes that end a task."""
 _SHOWN_FAILURES = 5
 _MAX_REASON_LENGTH = 300
 _RATE_SECONDS = 10.0
@@ -49,14 +51,14 @@ class Task(pydantic.BaseModel):
     """The task that a download worker reads from standard input.
 
     Attributes:
-        do: The work. "list" only lists the data set, and another task follows. "fill" fetches until
-            the data set is complete or the cache is full. "serve" fetches until the parent ends,
-            because later epochs need other shards.
+        do: The work. "list" only lists the data set, and another task follows. "one" fetches one
+            shard. "fill" fetches until the data set is complete or the cache is full. "serve"
+            fetches until the parent ends, because later epochs need other shards.
         dataset: The data set.
         cache: The cache to fill.
     """
 
-    do: Literal["list", "fill", "serve"]
+    do: Literal["list", "one", "fill", "serve"]
     dataset: DataSet
     cache: CacheOptions
 
@@ -85,7 +87,7 @@ class DownloadWorker:
             outcome = self._filler.publish_shard()
             self._state = _STATES.get(outcome, "fetching")
             self._print_problems(outcome)
-            if self._task.do == "fill" and outcome in ("complete", "no room", "failed"):
+            if outcome in _LAST.get(self._task.do, ()):
                 break
             time.sleep(self._pause(outcome))
         with self._folder.lock():

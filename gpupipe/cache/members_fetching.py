@@ -1,8 +1,7 @@
 """Fetches shards of several objects each into ZIP files."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,12 +9,12 @@ from gpupipe.cache.digests import compute_digest
 from gpupipe.cache.listing import UNKNOWN, StoredFile
 from gpupipe.cache.shard_members import Member, ShardMembers
 from gpupipe.cache.store import StoreError, UnfetchableError
-from gpupipe.cache.stored_fetching import BLOCK, ShardFetcher, write_at
+from gpupipe.cache.stored_fetching import BLOCK, ShardFetcher, call_for_each, refuse_mixed
 from gpupipe.dataset.reading import map_file
 from gpupipe.formats.zip_layout import ZipLayout
+from gpupipe.runtime.files import write_at
 from gpupipe.runtime.installation import compute_crc32s
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 
@@ -34,7 +33,7 @@ class MembersFetcher(ShardFetcher):
     def _fetch_shard(self, row: int, target: Path, choose: object) -> int:
         """Fetch the objects of a shard, and write them to a ZIP file with the other members."""
         every = list(self._members.iter_members(row))
-        sizes = _call_for_each(self._pool, self._find_size, every)
+        sizes = call_for_each(self._pool, self._find_size, every)
         layout = ZipLayout([member.name for member in every], sizes)
         objects = [
             (m.file._replace(size=size), begin)
@@ -45,7 +44,7 @@ class MembersFetcher(ShardFetcher):
             os.truncate(f.fileno(), layout.size)
             for member, begin in zip(every, layout.begins, strict=True):
                 write_at(f.fileno(), begin, member.content.data)
-            _call_for_each(
+            call_for_each(
                 self._pool,
                 lambda one: self._fetch_object(*one, f.fileno()),
                 [(file, begin) for file, begin in objects if file.size <= self._part],
@@ -64,13 +63,7 @@ class MembersFetcher(ShardFetcher):
             return len(member.content)
         if file.size != UNKNOWN:
             return file.size
-        return _name_failures(file, lambda: self._ask_for_size(file))
-
-    def _ask_for_size(self, file: StoredFile) -> int:
-        listed: StoredFile = self._store.retry(lambda: self._store.complete(file))
-        if listed.size == UNKNOWN:
-            raise StoreError("the store does not say how many bytes it has")
-        return listed.size
+        return _name_failures(file, lambda: self._complete(file).size)
 
     def _fetch_object(self, file: StoredFile, at: int, target: int) -> None:
         """Fetch an object into the open file `target`, from its byte `at` on, and check it."""
@@ -110,24 +103,9 @@ class MembersFetcher(ShardFetcher):
         begins = range(0, file.size, self._part)
         received = sum(map(fetch_part, begins[:1]))
         if received < file.size:
-            received += sum(_call_for_each(self._pool, fetch_part, begins[1:]))
-        if len(etags - {""}) > 1:
-            raise OSError(f"it changed while it was fetched (ETags {', '.join(sorted(etags))})")
+            received += sum(call_for_each(self._pool, fetch_part, begins[1:]))
+        refuse_mixed(etags)
         return received
-
-
-def _call_for_each(
-    pool: ThreadPoolExecutor, call: Callable[[T], R], arguments: Sequence[T]
-) -> list[R]:
-    """Return `call` of each argument, called by the threads of a pool."""
-    futures = [pool.submit(call, argument) for argument in arguments]
-    done, pending = wait(futures, return_when=FIRST_EXCEPTION)
-    for future in pending:
-        future.cancel()
-    wait(futures)
-    for future in done:
-        future.result()  # raises what the first one did, before those that were cancelled
-    return [future.result() for future in futures]
 
 
 def _name_failures(file: StoredFile, call: Callable[[], R]) -> R:

@@ -4,7 +4,6 @@ ShardPublisher is the part that all shards have in common. fill.py packs samples
 stored_fill.py fetches shards that the store has.
 """
 
-import errno
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -17,12 +16,11 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.fetching import FetchStatistics
 from gpupipe.cache.rate_limit import RateLimit
 from gpupipe.cache.settings import DataSet
-from gpupipe.cache.shared_files import CachedShard, Claim
+from gpupipe.cache.shared_files import DISK_FULL, CachedShard, Claim
 from gpupipe.cache.store import Store
 
 FillOutcome = Literal["published", "complete", "no room", "disk full", "failed", "skipped"]
 _CHANGED = "its samples are others in the store than when it was made"
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -93,7 +91,7 @@ class ShardPublisher(ABC):
             job = self._claim_job(fresh)
             return job if isinstance(job, str) else self._make_shard(job)
         except OSError as e:
-            if e.errno not in _DISK_FULL:
+            if e.errno not in DISK_FULL:
                 raise
             return "disk full"
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
-from gpupipe.cache.worker_pool import refetch_image
+from gpupipe.cache.waiting import refetch_image
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.reading import read_spans_and_crcs

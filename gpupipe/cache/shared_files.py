@@ -21,6 +21,8 @@ from gpupipe.runtime.file_locks import is_locked, try_lock
 
 BLOCK = 4096
 """Bytes of a file system block: file sizes on disk are assumed to be multiples of it."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The numbers of the errors of a disk that is full, or of a quota."""
 _NAME = re.compile(r"[0-9]{8}")
 _HASH = re.compile(r"[0-9a-f]{32}")
 BrokenRows = dict[int, str | None]

@@ -4,13 +4,11 @@
 or CRC-32C, `Store.fetch` also compares it with the content.
 """
 
-import asyncio
 import random
 import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,6 +19,12 @@ from gpupipe.cache.digests import (
     compute_digest,
     find_crc32c,
     find_digest,
+)
+from gpupipe.cache.file_system import (
+    S3_URLS,
+    call_with_timeout,
+    describe_error,
+    open_file_system,
 )
 from gpupipe.cache.listing import (
     UNKNOWN,
@@ -34,18 +38,12 @@ from gpupipe.cache.listing import (
 )
 from gpupipe.cache.range_reader import NoRangesError, can_read, create_range_reader
 from gpupipe.cache.settings import DataSet
+from gpupipe.cache.shared_files import DISK_FULL
 from gpupipe.errors import DataError
-from gpupipe.runtime.installation import require_extra
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _DENIED = (401, 403)
 _ENDS_IN_MD5 = re.compile(r"\b[0-9a-f]{32}$")
-_OPTIONS = {"use_listings_cache": False}
-_S3_URLS = ("s3://", "s3a://")
-_S3_OPTIONS = {"max_concurrency": 1}
-"""Makes s3fs fetch an object in one request. By default, it asks for the size first, then fetches
-parts at the same time. A download worker already fetches many objects at the same time.
-"""
 
 
 class FetchedRange(NamedTuple):
@@ -75,47 +73,6 @@ class _NotAsListedError(OSError):
         super().__init__(f"changed since it was listed ({how}): {advice}")
 
 
-def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, and the path in it.
-
-    Raises DataError if a package is missing, or fsspec refuses the URL or an option.
-    """
-    require_extra("remote", ("fsspec",), "a remote data set", DataError)
-    import fsspec
-
-    preset = _OPTIONS | (_S3_OPTIONS if url.startswith(_S3_URLS) else {})
-    try:
-        file_system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(url, **(preset | options))
-    except (ImportError, ValueError, TypeError) as e:
-        raise DataError(f"{url}: cannot be opened: {e} (data.url, data.storage_options)") from e
-    return file_system_and_path
-
-
-def import_client(protocol: str) -> None:
-    """Import fsspec's client of a protocol, such as "s3". Does nothing if it is not installed."""
-    with suppress(ImportError, ValueError):
-        import fsspec
-
-        fsspec.get_filesystem_class(protocol)
-
-
-def read_url(url: str, dataset: DataSet) -> bytes:
-    """Return the content of a file.
-
-    Args:
-        url: A path or a URL.
-        dataset: Its storage_options are used if `url` has the same protocol as the data set.
-
-    Raises:
-        OSError: The file cannot be read.
-        DataError: No file system of fsspec takes the URL.
-    """
-    same_protocol = url.partition("://")[0] == dataset.url.partition("://")[0]
-    files, path = _file_system(url, dataset.storage_options if same_protocol else {})
-    data: bytes = files.cat_file(path)
-    return data
-
-
 class Store:
     """The files under a data set's url.
 
@@ -137,7 +94,7 @@ class Store:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.url, self._retries, self._timeout, self._pause = dataset.url, retries, timeout, pause
-        self._files, self._root = _file_system(dataset.url, dataset.storage_options)
+        self._files, self._root = open_file_system(dataset.url, dataset.storage_options)
         self._reader = None
         if dataset.shards is not None:
             self._reader = create_range_reader(dataset.url, dataset.storage_options, timeout)
@@ -213,8 +170,9 @@ class Store:
     def retry(self, call: Callable[[], Any]) -> Any:
         """Return `call()`. If it fails, pause and try again, in all up to 1 + `retries` times.
 
-        Raises UnfetchableError at once if a file is missing or access is denied. After the last
-        attempt, raises ChangedError if the file is not as listed, else StoreError.
+        Raises UnfetchableError at once if a file is missing or access is denied, and OSError if the
+        disk that `call` writes to is full. After the last attempt, raises ChangedError if the file
+        is not as listed, else StoreError.
         """
         kind: type[UnfetchableError] = StoreError
         for attempt in range(self._retries + 1):
@@ -227,6 +185,8 @@ class Store:
             except PermissionError as e:
                 raise UnfetchableError(f"the store denies access ({describe_error(e)})") from e
             except Exception as e:  # whatever the clients of the stores raise
+                if isinstance(e, OSError) and e.errno in DISK_FULL:  # of the target
+                    raise
                 reason = describe_error(e)
                 if getattr(e, "status", 0) in _DENIED:  # of a web server
                     raise UnfetchableError(f"the store denies access ({reason})") from e
@@ -345,7 +305,7 @@ class Store:
         --x-s3 have other ETags.
         """
         etag = find_etag_md5(info)
-        if not self.url.startswith(_S3_URLS) or not (etag or can_compute_crc32c()):
+        if not self.url.startswith(S3_URLS) or not (etag or can_compute_crc32c()):
             return None
         bucket, key, _ = self._files.split_path(path)
         head = self._call_with_timeout(
@@ -361,45 +321,4 @@ class Store:
         return Digest("MD5", etag) if etag and has_md5 else find_crc32c(head.get("ChecksumCRC32C"))
 
     def _call_with_timeout(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method of the file system and return its result.
-
-        If the file system is asynchronous, as it is for all network stores, a call that takes
-        longer than the timeout raises OSError.
-        """
-        from fsspec.asyn import AsyncFileSystem, sync
-
-        if not isinstance(self._files, AsyncFileSystem):
-            return getattr(self._files, method)(*arguments, **keywords)
-
-        async def call() -> Any:
-            try:
-                return await asyncio.wait_for(
-                    getattr(self._files, f"_{method}")(*arguments, **keywords), self._timeout
-                )
-            except FileNotFoundError as e:
-                if (cause := _find_http_failure(e)) is None:
-                    raise
-                raise OSError(describe_error(cause)) from e
-            except TimeoutError as e:
-                raise OSError(
-                    f"it was not whole after {self._timeout:g} s (data.cache.timeout)"
-                ) from e
-
-        return sync(self._files.loop, call)
-
-
-def _find_http_failure(error: FileNotFoundError) -> BaseException | None:
-    """Return the HTTP error behind a FileNotFoundError if the file may exist, else None.
-
-    fsspec's `info` raises FileNotFoundError for every HTTP error.
-    """
-    cause = error.__cause__
-    if cause is None or not type(cause).__module__.startswith("aiohttp."):
-        return None
-    return None if getattr(cause, "status", 500) in (404, 410) else cause
-
-
-def describe_error(error: BaseException) -> str:
-    """Return an error as one line, with its type unless it is an OSError with a message."""
-    text = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
-    return text if text and isinstance(error, OSError) else f"{type(error).__name__}: {text}"
+        return call_with_timeout(self._files, self._timeout, method, *arguments, **keywords)

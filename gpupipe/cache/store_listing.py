@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.cache.file_system import read_url
 from gpupipe.cache.listing import Listing, file_version, find_size, hash_file_version
 from gpupipe.cache.settings import DataSet
-from gpupipe.cache.store import Store, read_url
+from gpupipe.cache.store import Store
 from gpupipe.cache.stored_formats import list_patterns
 from gpupipe.dataset import labels as classes_of
 from gpupipe.dataset.class_folders import get_suffixes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.cache.shard_column import explain_broken
-from gpupipe.cache.worker_pool import refetch_image
+from gpupipe.cache.waiting import refetch_image
 from gpupipe.dataset.chunk_column import ChunkColumn, ChunkTable
 from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.reading import read_spans_and_crcs

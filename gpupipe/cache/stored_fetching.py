@@ -4,9 +4,10 @@ If only some columns of a shard are needed, the rest of its file is left out: th
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import TypeVar
 
 from gpupipe.cache.digests import compute_digest
 from gpupipe.cache.fetching import FetchStatistics
@@ -20,7 +21,10 @@ from gpupipe.cache.store import (
     StoreError,
     UnfetchableError,
 )
+from gpupipe.runtime.files import write_at
 
+T = TypeVar("T")
+R = TypeVar("R")
 _PART = 8 << 20
 BLOCK = 1 << 20
 
@@ -82,9 +86,7 @@ class ShardFetcher:
     def _fetch_file(
         self, file: StoredFile, target: Path, choose: Callable[[FileEnd], Ranges] | None
     ) -> int:
-        listed: StoredFile = self._store.retry(lambda: self._store.complete(file))
-        if listed.size == UNKNOWN:
-            raise StoreError("the store does not say how many bytes it has")
+        listed = self._complete(file)
         end = FileEnd(listed.size, lambda begin, end: self._read(listed, begin, end))
         try:
             ranges = [(0, listed.size)] if choose is None else choose(end)
@@ -95,13 +97,23 @@ class ShardFetcher:
             raise
         return received
 
+    def _complete(self, file: StoredFile) -> StoredFile:
+        """Return a file with its size and version, which the store is asked for if unknown.
+
+        Raises:
+            UnfetchableError: The store does not tell its size.
+        """
+        listed: StoredFile = self._store.retry(lambda: self._store.complete(file))
+        if listed.size == UNKNOWN:
+            raise StoreError("the store does not say how many bytes it has")
+        return listed
+
     def _fetch_once(self, file: StoredFile, target: Path, ranges: Ranges, end: FileEnd) -> int:
         with target.open("wb", buffering=0) as f:
             write_at(f.fileno(), end.begin, end.data)
             etags = self._fetch_ranges(file, ranges, f.fileno()) | end.etags
             os.fsync(f.fileno())
-        if len(etags - {""}) > 1:
-            raise OSError(f"it changed while it was fetched (ETags {', '.join(sorted(etags))})")
+        refuse_mixed(etags)
         received = sum(last - first for first, last in ranges) + len(end.data)
         if received < file.size:
             self._store.check_version(file)
@@ -120,19 +132,17 @@ class ShardFetcher:
             for begin, end in ranges
             for first in range(begin, end, self._part)
         ]
-        etags = set()
+        etags = set[str]()
         if parts and not self._has_ranges:  # the first part shows whether there can be others
             received, etag = self._fetch_part(file, *parts.pop(0), target)
             if received == file.size:
                 return {etag}
             self._has_ranges = True
             etags.add(etag)
-        tasks = [self._pool.submit(self._fetch_part, file, *part, target) for part in parts]
-        done, pending = wait(tasks, return_when=FIRST_EXCEPTION)
-        for task in pending:
-            task.cancel()
-        wait(tasks)
-        return etags | {task.result()[1] for task in done}
+        fetched = call_for_each(
+            self._pool, lambda part: self._fetch_part(file, *part, target), parts
+        )
+        return etags | {etag for _, etag in fetched}
 
     def _fetch_part(self, file: StoredFile, begin: int, end: int, target: int) -> tuple[int, str]:
         """Fetch bytes of a file, and write them. Return how many came, and the file's ETag."""
@@ -150,12 +160,24 @@ class ShardFetcher:
         return result
 
 
-def write_at(file: int, begin: int, data: bytes | memoryview) -> None:
-    """Write all of `data` to an open file, from its byte `begin` on."""
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(file, view, begin)
-        view, begin = view[written:], begin + written
+def call_for_each(
+    pool: ThreadPoolExecutor, call: Callable[[T], R], arguments: Sequence[T]
+) -> list[R]:
+    """Return `call` of each argument, called by the threads of a pool."""
+    futures = [pool.submit(call, argument) for argument in arguments]
+    done, pending = wait(futures, return_when=FIRST_EXCEPTION)
+    for future in pending:
+        future.cancel()
+    wait(futures)
+    for future in done:
+        future.result()  # raises what the first one did, before those that were cancelled
+    return [future.result() for future in futures]
+
+
+def refuse_mixed(etags: Set[str]) -> None:
+    """Raise OSError if the parts of a file came with different ETags."""
+    if len(etags - {""}) > 1:
+        raise OSError(f"it changed while it was fetched (ETags {', '.join(sorted(etags))})")
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:

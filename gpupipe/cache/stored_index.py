@@ -19,7 +19,8 @@ from gpupipe.cache.shared_files import CachedShard
 from gpupipe.cache.stored_column import split_ids
 from gpupipe.cache.stored_fill import name_of, row_of
 from gpupipe.cache.stored_samples import SampleTable, create_empty
-from gpupipe.cache.worker_pool import IdleWorker, WorkerPool, wait_until
+from gpupipe.cache.waiting import wait_until
+from gpupipe.cache.worker_pool import IdleWorker, WorkerPool
 from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
 from gpupipe.dataset.index import Index
@@ -259,7 +260,12 @@ def _create_layout(table: SampleTable, name: str, spec: Spec) -> ArrayLayout | N
     return GrowingLayout(spec.dtype, shape if is_same else None, table=table, name=name)
 
 
-def read_one_shard(folder: CacheFolder, dataset: DataSet, read: Callable[[Path], Source]) -> Source:
+def read_one_shard(
+    folder: CacheFolder,
+    dataset: DataSet,
+    read: Callable[[Path], Source],
+    idle: IdleWorker | None = None,
+) -> Source:
     """Read a shard that is in the cache; fetch one if there is none. Return what has read it.
 
     A shard that was damaged on the disk is fetched again.
@@ -268,6 +274,7 @@ def read_one_shard(folder: CacheFolder, dataset: DataSet, read: Callable[[Path],
         folder: The cache.
         dataset: The data set.
         read: Reads the shard at a path, and returns the source that has.
+        idle: A worker that has listed the data set, and may fetch the shard.
 
     Raises:
         DataError: None can be fetched, or none of them can be read.
@@ -290,7 +297,7 @@ def read_one_shard(folder: CacheFolder, dataset: DataSet, read: Callable[[Path],
 
     if not isinstance(source := find(), str):
         return source
-    pool = WorkerPool(dataset, folder.options, min(folder.options.workers, 1))
+    pool = WorkerPool(dataset, folder.options, min(folder.options.workers, 1), "one", idle)
     try:
         return wait_until(folder, [pool], "the shape of arrays is in the shards", find)
     finally:

@@ -1,42 +1,22 @@
-"""Starts download workers, restarts them, ends them, and waits for what they fetch.
-
-`wait_until` waits while the workers make progress, and logs the reason. `refetch_image` waits for a
-shard that turns out to be damaged or missing during an epoch.
-"""
+"""Starts download workers, restarts them, and ends them."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
-import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.downloader import Task
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.worker_process import start_worker
-from gpupipe.errors import DataError, StateError
+from gpupipe.errors import DataError
 from gpupipe.runtime.process import ChildProcess
 
-T = TypeVar("T")
-Image = NDArray[np.uint8]
-_log = logging.getLogger("gpupipe")
-_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.01, 0.1
-"""The first pause between two looks for what is awaited, and the longest. They grow by a third."""
-_LOG_AFTER_SECONDS = 1.0
-_START_SECONDS = 60.0
-"""How long download workers may take to start."""
-_MEMORY_SECONDS = 60.0
-_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-_failures: dict[str, tuple[float, str]] = {}
-"""When and why a shard could not be fetched again, by path: the next reads fail without a wait."""
+POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+"""All pools of this process."""
 
 
 class WorkerPool:
@@ -46,8 +26,8 @@ class WorkerPool:
         dataset: The data set.
         cache: The settings of the cache to fill.
         count: Number of download workers; may be 0.
-        do: With "fill", the workers end when the data set is complete or the cache is full. With
-            "serve", they go on.
+        do: With "one", each worker ends when it has published a shard. With "fill", they end when
+            the data set is complete or the cache is full. With "serve", they go on.
         idle: A worker that has listed the data set. It becomes the first one of the pool, or ends
             if `count` is 0.
     """
@@ -71,7 +51,7 @@ class WorkerPool:
         ]
         self._owner, self._lock = os.getpid(), threading.Lock()
         self._finalizer = weakref.finalize(self, _stop_processes, self._processes, self._owner)
-        _pools.add(self)
+        POOLS.add(self)
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -200,146 +180,3 @@ def _stop_processes(processes: Sequence[ChildProcess], owner: int) -> None:
         process.terminate()  # a later fork may hold its pipe open, so closing is not enough
     for process in processes:
         process.end()
-
-
-def wait_until(
-    folder: CacheFolder, pools: Collection[WorkerPool], purpose: str, attempt: Callable[[], T | str]
-) -> T:
-    """Call `attempt` until it returns a result, and not a str with the reason to wait.
-
-    Args:
-        folder: The cache.
-        pools: Pools of this process, whose download workers are restarted if they were killed.
-        purpose: The beginning of the messages, such as "epoch 3 waits".
-        attempt: Returns the result, or a str with the reason to wait.
-
-    Returns:
-        The result of `attempt`.
-
-    Raises:
-        DataError: A download worker of `pools` failed, there was no progress for data.cache.wait
-            seconds, or `attempt` raised it.
-    """
-    began = last_change = time.monotonic()
-    last_state, is_logged, pause = None, False, _FIRST_POLL_SECONDS
-    while isinstance(result := attempt(), str):
-        for pool in pools:
-            pool.restart_killed()
-        now, reports = time.monotonic(), list(folder.read_claims("workers").values())
-        state = folder.commit_log.generation, sum(report.get("bytes", 0) for report in reports)
-        last_change, last_state = (now if state != last_state else last_change), state
-        if now - last_change > folder.options.wait:
-            raise DataError(
-                f"{purpose}: {result}, and nothing came for {now - last_change:.0f} s "
-                f"(data.cache.wait): {_describe_workers(pools, reports)}"
-            )
-        if not is_logged and now - began > _LOG_AFTER_SECONDS:
-            is_logged = True
-            workers = _describe_workers(pools, reports)
-            _log.warning("gpupipe cache: %s: %s (%s)", purpose, result, workers)
-        time.sleep(pause)
-        pause = min(pause * 4 / 3, _POLL_SECONDS)
-    return result
-
-
-def _describe_workers(pools: Collection[WorkerPool], reports: list[dict[str, Any]]) -> str:
-    """Return the states and failures that the running download workers report."""
-    if not reports:
-        return (
-            "download workers are starting"
-            if any(map(len, pools))
-            else "no download worker is running: run 'gpupipe cache fill CONFIG --serve', or set "
-            "data.cache.workers"
-        )
-    states = [str(report.get("state", "starting")) for report in reports]
-    failures = [why for report in reports for why in report.get("failures", [])]
-    return "; ".join(dict.fromkeys([*states, *failures]))
-
-
-def refuse_full_cache(folder: CacheFolder) -> None:
-    """With the setting `epoch: full`, raise DataError if a worker reports that the cache is full.
-
-    The cache is then too small, because such an epoch needs all samples in it.
-    """
-    if folder.options.epoch == "full" and any(
-        str(report.get("state", "")).startswith("waiting: the cache is full")
-        for report in folder.read_claims("workers").values()
-    ):
-        why = "the cache is full before the whole data set is in it"
-        raise DataError(explain_too_large(folder, why))
-
-
-def explain_too_large(folder: CacheFolder, why: str) -> str:
-    """Return the message for a data set too large for `epoch: full`. It begins with `why`."""
-    return (
-        f"{why}: data.cache.max_bytes is {folder.options.max_bytes:,}; make it larger, or set "
-        f"data.cache.epoch: grow ({folder.dir})"
-    )
-
-
-def refuse_lost_shards(folder: CacheFolder, missing: set[str]) -> None:
-    """Raise StateError if a download worker reports that it cannot fetch a missing shard again.
-
-    Args:
-        folder: The cache.
-        missing: Names of the missing shards.
-    """
-    for report in folder.read_claims("workers").values():
-        for name in report.get("lost", {}).keys() & missing:
-            raise StateError(
-                f"{folder.shard_path(name)}: was evicted and cannot be fetched again: "
-                f"{report['lost'][name]}"
-            )
-
-
-def refetch_image(options: CacheOptions, shard: str, read: Callable[[], Image | None]) -> Image:
-    """Wait until a damaged or missing shard is fetched again, and return one of its images.
-
-    Removes the file of a damaged shard, so that the download workers fetch it again.
-
-    Args:
-        options: The settings of the cache.
-        shard: The shard's name.
-        read: Reads the image; returns None if the image is damaged or the shard is missing.
-
-    Raises:
-        OSError: The shard cannot be fetched again. The message says why.
-    """
-    folder = CacheFolder(options)
-    path = str(folder.shard_path(shard))
-    if (image := read()) is not None:
-        return image
-    failed, why = _failures.get(path, (0.0, ""))
-    if why and time.monotonic() - failed < _MEMORY_SECONDS:
-        raise OSError(why)
-    _log.warning("gpupipe cache: %s: damaged or gone: it is fetched again", path)
-    last_start = time.monotonic() + (_START_SECONDS if options.workers else 0.0)
-
-    def attempt() -> Image | str:
-        if (image := read()) is not None:
-            return image
-        with folder.lock():
-            folder.remove_leftovers()
-            if shard not in folder.list_needed_shards():
-                raise OSError("it was evicted")
-            reports = list(folder.read_claims("workers").values())
-            if reports and read() is None:  # the workers fetch a shard whose file is gone
-                folder.shard_path(shard).unlink(missing_ok=True)
-        lost = next((r["lost"][shard] for r in reports if shard in r.get("lost", {})), "")
-        if lost:
-            raise OSError(
-                f"it is damaged on the disk, or gone, and cannot be fetched again: {lost}"
-            )
-        if not reports and time.monotonic() >= last_start:
-            raise OSError(
-                "it is damaged on the disk, or gone, and no download worker is running that could "
-                "fetch it again: run 'gpupipe cache verify CONFIG'"
-            )
-        return "it waits to be fetched again"
-
-    try:
-        # All pools: the main thread, which restarts the workers too, may wait for this image.
-        return wait_until(folder, list(_pools), "it is damaged on the disk, or gone", attempt)
-    except (OSError, DataError) as e:
-        _failures[path] = time.monotonic(), str(e)
-        raise OSError(str(e)) from e

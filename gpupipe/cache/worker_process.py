@@ -1,7 +1,7 @@
 """Starts the processes of download workers, one of them before its task is known.
 
 A worker imports for as long as `load` does, and both can do so at the same time. So this module
-imports the standard library alone. It is also what a worker runs:
+imports little beside the standard library. It is also what a worker runs:
 
     python -m gpupipe.cache.worker_process [PROTOCOL...]
 
@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gpupipe.runtime.files import expand_user, open_regular
 from gpupipe.runtime.garbage_collection import pause_collection
 from gpupipe.runtime.process import ChildProcess
 
@@ -25,7 +26,7 @@ _PACKAGES = str(Path(__file__).parents[2])
 _SOURCE = re.compile(r"""\bsource['"]?\s*[:=]\s*['"]?remote\b""")
 _URL = re.compile(r"""\burl['"]?\s*[:=]\s*['"]?([a-z][a-z0-9+.-]*)://""")
 _MAX_BYTES = 1 << 20
-"""Longer files are not read to see whether they are configs."""
+"""The bytes of a config that are read to see whether it is one of a remote data set."""
 _early: list[ChildProcess] = []
 """Workers that wait for their first task, and of which nobody knows yet."""
 
@@ -91,9 +92,8 @@ def start_early(
     try:
         yield
     finally:
-        if process in _early:
+        with suppress(ValueError):  # it was taken
             _early.remove(process)
-            process.close_pipes()
             process.terminate()  # or it ends only after all imports
             process.end()
 
@@ -106,18 +106,19 @@ def _read_text(config: object) -> str:
             return ""
         return "".join(f"{name}: {data.get(name)}\n" for name in ("source", "url"))
     with suppress(OSError, ValueError, TypeError):
-        path = Path(config)  # type: ignore[arg-type]
-        return path.read_text() if path.stat().st_size <= _MAX_BYTES else ""
+        path = expand_user(config)  # type: ignore[arg-type]
+        with open_regular(path) as file:
+            return file.read(_MAX_BYTES).decode(errors="replace")
     return ""
 
 
 def main(protocols: Sequence[str]) -> None:
     """Import what a worker needs, and run the tasks from standard input."""
     with pause_collection():
-        from gpupipe.cache import downloader, store
+        from gpupipe.cache import downloader, file_system
 
         for protocol in protocols:
-            store.import_client(protocol)
+            file_system.import_client(protocol)
     downloader.run_tasks()
 
 

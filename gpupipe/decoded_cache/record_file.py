@@ -47,6 +47,7 @@ from gpupipe.decoded_cache.layout import (
     Record,
 )
 from gpupipe.runtime.file_locks import hold_lock, share_lock, unlock
+from gpupipe.runtime.files import write_at
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """With this flag, Linux makes a writable map of a file that is larger than memory."""
@@ -273,9 +274,7 @@ class RecordFile:
 
     def _write(self, data: NDArray[np.uint8], offset: int) -> None:
         """Write all of `data` at byte `offset` of the file. Raises OSError if the disk is full."""
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._fd, data[done:].data, offset + done)
+        write_at(self._fd, offset, data.data)
 
 
 def _is_chosen(key: bytes, share: float) -> bool:

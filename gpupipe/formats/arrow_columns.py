@@ -5,7 +5,7 @@ without a copy. This module never starts pyarrow's threads: they would still exi
 forks its workers.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import RawIOBase
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import did_you_mean
-from gpupipe.formats import DamagedError, check_size
+from gpupipe.formats import DamagedError
 
 _FILE_MAGIC = b"ARROW1"
 _BYTES = "bytes"
@@ -88,31 +88,11 @@ def open_parquet(file: Path | BinaryIO | RawIOBase) -> Iterator[Any]:
         raise DamagedError(f"cannot be read as .parquet: {str(e).partition(chr(10))[0]}") from e
 
 
-def check_row_group(table: Any, number: int, columns: Collection[str], max_bytes: int) -> None:
-    """Check what a row group of an open Parquet file declares, before it is inflated.
-
-    Args:
-        table: The file.
-        number: The number of the row group.
-        columns: The columns with images.
-        max_bytes: The maximum size of an image in bytes; 0 for no limit.
-
-    Raises:
-        ValueError: A column has more bytes than its rows may have.
-    """
-    group = table.metadata.row_group(number)
-    for column in map(group.column, range(group.num_columns)):
-        if column.path_in_schema.partition(".")[0] in columns:
-            mean = column.total_uncompressed_size // max(1, group.num_rows)
-            check_size(mean, max_bytes, f"row group {number}: on average ")
-
-
 def iter_rows(table: Any, columns: list[str], rows_at_once: int) -> Iterator[Any]:
     """Yield the record batches of an open Parquet file, with up to `rows_at_once` rows each.
 
-    No batch has rows of two row groups.
-
-    The caller has checked the row groups with `check_row_group` or `check_row_groups`.
+    No batch has rows of two row groups. The caller has checked these with
+    `parquet_footer.check_row_group`.
 
     An OSError of pyarrow becomes a DamagedError. So a caller that writes the rows to a file can
     tell a failed read from a failed write.

@@ -1,8 +1,8 @@
 """Where the columns of a Parquet file are, and how large, as its footer declares.
 
-pyarrow tells it, too. But some damage makes it throw a C++ exception that its Python classes do not
-catch, which ends the process: `RowGroupMetaData.column` of version 26 does so. Opening a file and
-reading its rows does not. The footer is a Thrift structure in the compact protocol:
+pyarrow 26 tells it, too. But what tells it of a column throws a C++ exception at some damage, which
+its Python classes do not catch, and which ends the process. Opening a file and reading its rows do
+not. The footer is a Thrift structure in the compact protocol:
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md, and
 https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift.
 """
@@ -10,7 +10,7 @@ https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thr
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from io import RawIOBase
 from typing import BinaryIO, NamedTuple
 
@@ -70,19 +70,19 @@ def read_row_groups(file: BinaryIO | RawIOBase) -> list[RowGroup]:
         raise DamagedError("its footer is cut off") from e
 
 
-def check_row_groups(groups: Sequence[RowGroup], columns: Collection[str], max_bytes: int) -> None:
+def check_row_group(group: RowGroup, number: int, columns: Collection[str], max_bytes: int) -> None:
     """Raise ValueError if a column has more bytes than its rows may have, before it is inflated.
 
     Args:
-        groups: The row groups of a file.
+        group: A row group of a file.
+        number: Its number, for the message.
         columns: The columns with images.
         max_bytes: The maximum size of an image in bytes; 0 for no limit.
     """
-    for number, group in enumerate(groups):
-        for chunk in group.chunks:
-            if chunk.column in columns:
-                mean = chunk.inflated // max(1, group.rows)
-                check_size(mean, max_bytes, f"row group {number}: on average ")
+    for chunk in group.chunks:
+        if chunk.column in columns:
+            mean = chunk.inflated // max(1, group.rows)
+            check_size(mean, max_bytes, f"row group {number}: on average ")
 
 
 class _Footer:
@@ -142,12 +142,12 @@ class _Footer:
 
     def _iter_items(self, kind: int) -> Iterator[None]:
         """Yield for each item of a list, which the caller reads. Skip items of other kinds."""
-        count, found = self._read_list_head()
+        count, item_kind = self._read_list_head()
         for _ in range(count):
-            if found == kind:
+            if item_kind == kind:
                 yield
             else:
-                self._skip_item(found)
+                self._skip_item(item_kind)
 
     def _read_list_head(self) -> tuple[int, int]:
         head = self._read_byte()

@@ -1,9 +1,10 @@
 """Lays out a ZIP file without compression, so that its members can be written in any order."""
 
-import os
 import struct
 from collections.abc import Sequence
 from itertools import accumulate
+
+from gpupipe.runtime.files import write_at
 
 _LOCAL = struct.Struct("<4s5H3L2H 2H2Q")
 """A member's own header without its name; it ends in a ZIP64 record, which comes after the name."""
@@ -53,7 +54,7 @@ class ZipLayout:
         ):
             common = (_VERSION, _UTF8, _STORED, 0, _NEW_YEAR_1980, crc, _FULL32, _FULL32)
             local = _LOCAL.pack(b"PK\3\4", *common, len(name), 20, 1, 16, size, size)
-            os.pwrite(file, local[:_LOCAL_HEAD] + name + local[_LOCAL_HEAD:], header)
+            write_at(file, header, local[:_LOCAL_HEAD] + name + local[_LOCAL_HEAD:])
             entry = (b"PK\1\2", _VERSION, *common, len(name), _ENTRY64.size, 0, 0, 0, 0, _FULL32)
             directory += [_ENTRY.pack(*entry), name, _ENTRY64.pack(1, 24, size, size, header)]
         count, begin, entries = len(self._names), self._directory, self._entries
@@ -62,4 +63,4 @@ class ZipLayout:
             *(b"PK\6\7", 0, begin + entries, 1),
             *(b"PK\5\6", _FULL16, _FULL16, _FULL16, _FULL16, _FULL32, _FULL32, 0),
         )
-        os.pwrite(file, b"".join([*directory, end]), begin)
+        write_at(file, begin, b"".join([*directory, end]))

@@ -82,6 +82,14 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def write_at(file: int, begin: int, data: bytes | memoryview) -> None:
+    """Write all of `data` to an open file, from its byte `begin` on."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, begin)
+        view, begin = view[written:], begin + written
+
+
 @contextmanager
 def write_atomically(path: Path, is_durable: bool = False) -> Iterator[Path]:
     """Create or replace a file when the `with` block ends without an exception.

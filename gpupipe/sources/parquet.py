@@ -22,7 +22,7 @@ from gpupipe.errors import DataError
 from gpupipe.formats import arrow_columns, check_size
 from gpupipe.formats.arrow_values import LabelsAndValues
 from gpupipe.formats.npy import NpyHeader
-from gpupipe.formats.parquet_footer import check_row_groups, read_row_groups
+from gpupipe.formats.parquet_footer import check_row_group, read_row_groups
 from gpupipe.runtime.installation import require_extra
 
 _ROWS_AT_ONCE = 64
@@ -164,7 +164,8 @@ class Parquet(AnnotatedShards):
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in images}
         headers: dict[str, list[NpyHeader]] = {name: [] for name in formats}
         with path.open("rb") as opened:
-            check_row_groups(read_row_groups(opened), images.values(), self.byte_limit)
+            for number, group in enumerate(read_row_groups(opened)):
+                check_row_group(group, number, images.values(), self.byte_limit)
         with written as (unpacked, file):
             for rows in arrow_columns.iter_rows(table, columns, _ROWS_AT_ONCE):
                 others.add(rows)

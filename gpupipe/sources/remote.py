@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic import PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from gpupipe.cache import listing, worker_pool
+from gpupipe.cache import listing
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
-from gpupipe.cache.cached_population import CachedPopulation, TrainingRun
+from gpupipe.cache.cached_population import CachedPopulation
 from gpupipe.cache.listing import Listing
 from gpupipe.cache.read_through import create_column as create_read_through
 from gpupipe.cache.sample_locations import Locations, SampleLocations, locate_newest
@@ -28,7 +28,9 @@ from gpupipe.cache.stored_index import (
     create_index,
     read_one_shard,
 )
-from gpupipe.cache.worker_pool import IdleWorker, WorkerPool, explain_too_large
+from gpupipe.cache.training_run import TrainingRun
+from gpupipe.cache.waiting import explain_too_large
+from gpupipe.cache.worker_pool import IdleWorker, WorkerPool, list_dataset
 from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import Column, Rows
 from gpupipe.dataset.index import Index
@@ -107,8 +109,8 @@ class Remote(DataSet, Source):
             DataError: No shard can be read.
         """
         if self._shard_source is None:
-            folder, _, _ = self._open_folder()
-            self._shard_source = read_one_shard(folder, self.dataset, self._read_shard)
+            folder, _, idle = self._open_folder()
+            self._shard_source = read_one_shard(folder, self.dataset, self._read_shard, idle)
         return self._shard_source
 
     def _read_shard(self, shard: Path) -> Source:
@@ -127,7 +129,7 @@ class Remote(DataSet, Source):
         folder, idle = prepare_folder(self.cache, self.dataset), None
         if not listing.is_listed(folder):
             progress("listing", 0, None)
-            idle = worker_pool.list_dataset(self.dataset, self.cache)
+            idle = list_dataset(self.dataset, self.cache)
         return folder, listing.load(folder), idle
 
     def index(self, progress: Progress = ignore_progress) -> Index:

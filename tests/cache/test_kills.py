@@ -191,3 +191,18 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_shard_leaves_no_trace(
     (small_disk / "ballast").unlink()
     assert made.filler.publish_shard() == "published"
     check_what_a_reader_sees(made.folder)
+
+
+def test_a_disk_that_is_full_is_no_fault_of_the_store(
+    make: Any, small_disk: Path, tars: Path
+) -> None:
+    data = {"url": f"file://{tars}", "shards": stored_shards.PATTERN}
+    made = make(data, dir=small_disk / "cache", max_bytes="4MB")
+    order = made.filler._claim_job(True)
+    disks.fill(small_disk)
+    with pytest.raises(OSError, match="No space left on device") as e:
+        made.filler._make_shard(order)
+    assert e.value.errno == errno.ENOSPC
+    assert not made.filler.statistics.failed.reasons
+    (small_disk / "ballast").unlink()
+    assert made.filler.publish_shard() == "published"

@@ -24,7 +24,6 @@ from gpupipe.cache.store import (
     Store,
     StoreError,
     UnfetchableError,
-    describe_error,
 )
 from gpupipe.errors import DataError
 
@@ -281,10 +280,3 @@ def test_a_server_that_fails_is_no_missing_file(web: tuple[str, Any], blobs: Pat
     faults.heads[NAME] = 100
     with pytest.raises(DataError, match=r"the versions of its files cannot be read: .*500"):
         client.store.describe_files([NAME], 4)
-
-
-@pytest.mark.parametrize("kind", [OSError, ValueError])
-def test_a_long_answer_of_a_store_is_cut(kind: type[Exception]) -> None:
-    name = "" if kind is OSError else "ValueError: "
-    assert describe_error(kind("page " * 200)) == name + ("page " * 60)
-    assert describe_error(kind("gone  away")) == name + "gone away"

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import gpupipe
+from gpupipe import config as configs
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from helpers.cached_loading import ENGINES, Config, ids, load
+from helpers.faulty_store import serve
 from helpers.full_product import IS_FULL
 from helpers.stored_shards import WRITERS, cached
 
@@ -92,6 +94,20 @@ def test_a_damaged_shard_of_each_format_is_named(
         ids(loader)
     with load(settings, engine="cpu", on_error="skip", max_bad=0.2) as loader:
         assert {id >> 32 for id in ids(loader)} == {0, 2, 3}
+
+
+def test_the_shape_of_arrays_takes_one_shard_of_the_worker_that_has_listed_them(
+    faces: Path, config: Config, tmp_path: Path
+) -> None:
+    write_store(tmp_path / "store", faces, "npy")
+    with serve(tmp_path / "store") as (url, faults):
+        settings = config(url=url, shards="s-{0..3}.npy")
+        settings["data"] |= OPTIONS["npy"]
+        settings["pipeline"] = ARRAYS
+        source = configs.read(settings).source
+        assert source.specs()["array"].shape == (2, 3)
+        assert len(set(faults.asked)) == 1
+        assert len(source.index()) in SIZES
 
 
 def test_a_shard_that_is_compressed_inside_is_refused(config: Config, tmp_path: Path) -> None:

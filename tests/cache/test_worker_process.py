@@ -99,6 +99,13 @@ def test_the_text_of_a_config_says_whether_one_starts(
     assert new_children(before) == set()
 
 
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero"])
+def test_what_may_never_end_is_not_read(tmp_path: Path, before: set[int], name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with start_early(tmp_path / name, (), {}):
+        assert new_children(before) == set()
+
+
 def test_only_the_first_rank_starts_one(before: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     with start_early(REMOTE, (), {}):

@@ -103,6 +103,14 @@ def test_a_damaged_shard_is_fetched_again_to_the_same_bytes(make: Any, store: Pa
     assert path.read_bytes() == before
 
 
+def test_another_shard_size_is_one_of_another_cache(make: Any, store: Path) -> None:
+    data = {"url": f"file://{store}", "shards": "b/one.zarr"} | DATA
+    make(data, shard_size=ROWS)
+    said = f"data.cache.shard_size {ROWS} there, {2 * ROWS} here: set data.cache.dir"
+    with pytest.raises(gpupipe.DataError, match=said):
+        make(data, shard_size=2 * ROWS)
+
+
 def test_groups_are_samples(make: Any, tmp_path: Path) -> None:
     files = make_jpegs(7)
     for version in (2, 3):

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from gpupipe.formats import DamagedError
-from gpupipe.formats.parquet_footer import ColumnChunk, RowGroup, check_row_groups, read_row_groups
+from gpupipe.formats.parquet_footer import ColumnChunk, RowGroup, check_row_group, read_row_groups
 
 COLUMNS = {
     "image": [{"bytes": bytes([n]) * 900, "path": f"{n}.png"} for n in range(40)],
@@ -95,8 +95,8 @@ def test_a_footer_is_no_longer_than_its_file() -> None:
 
 
 def test_a_row_group_that_inflates_too_much_is_named() -> None:
-    groups = [RowGroup(4, [ColumnChunk("image", 0, 1, 400)])]
-    check_row_groups(groups, ["image"], 100)
-    check_row_groups(groups, ["label"], 10)
-    with pytest.raises(ValueError, match="row group 0: on average "):
-        check_row_groups(groups, ["image"], 99)
+    group = RowGroup(4, [ColumnChunk("image", 0, 1, 400)])
+    check_row_group(group, 7, ["image"], 100)
+    check_row_group(group, 7, ["label"], 10)
+    with pytest.raises(ValueError, match="row group 7: on average "):
+        check_row_group(group, 7, ["image"], 99)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import zipfile
 import zlib
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gpupipe.formats import zip_directory
 from gpupipe.formats.zip_layout import ZipLayout
@@ -42,3 +44,15 @@ def test_sizes_beyond_four_gigabytes_are_kept(tmp_path: Path) -> None:
         assert archive.infolist()[1].header_offset > size
     members = zip_directory.iter_members(np.memmap(path, np.uint8, "r").view(np.ndarray))
     assert [member.size for member in members] == [size, 5]
+
+
+def test_what_is_not_written_whole_is_an_error(tmp_path: Path) -> None:
+    layout = ZipLayout(list(MEMBERS), list(map(len, MEMBERS.values())))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with (tmp_path / "x.zip").open("wb") as f:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (layout.size - 10, limits[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                layout.write(f.fileno(), [0, 0, 0])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)

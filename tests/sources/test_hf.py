@@ -315,6 +315,23 @@ def test_any_change_of_a_byte_is_a_result_or_an_error(tmp_path: Path, suffix: st
     assert taken > 10
 
 
+def test_a_damaged_footer_is_a_result_or_an_error(tmp_path: Path) -> None:
+    path, draw, errors = tmp_path / "a.parquet", np.random.default_rng(0), 0
+    small(20).to_parquet(str(path), batch_size=7)
+    whole = path.read_bytes()
+    length = 8 + int.from_bytes(whole[-8:-4], "little")
+    for _ in range(100):
+        data = bytearray(whole)
+        for place in draw.integers(1, length + 1, draw.integers(1, 5)):
+            data[-place] = draw.integers(0, 256)
+        path.write_bytes(data)
+        try:
+            Hf(root=tmp_path, unpack="never").index().read(0)
+        except (DataError, ValueError):
+            errors += 1
+    assert 20 < errors < 100
+
+
 @pytest.mark.parametrize("unpack", ["always", "never"])
 def test_a_row_group_that_inflates_beyond_the_limit_is_refused(tmp_path: Path, unpack: str) -> None:
     table = pa.table({"image": [bytes(90_000_000)], "label": [0]})

@@ -7,6 +7,7 @@ memory-mapped from there.
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from gpupipe.dataset.paths import name_file
 from gpupipe.dataset.reading import read_each
 from gpupipe.errors import DataError
 from gpupipe.formats import DamagedError, arrow_columns, check_size
+from gpupipe.formats.parquet_footer import RowGroup, check_row_group, read_row_groups
 from gpupipe.runtime.files import open_regular, write_atomically
 from gpupipe.runtime.progress import Progress
 from gpupipe.runtime.systems import call_after_fork
@@ -47,13 +49,21 @@ def read_group(path: str | os.PathLike[str], column: str, number: int, max_bytes
 
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
-            arrow_columns.check_row_group(table, number, (column,), max_bytes)
+            group = _read_footer(os.fspath(path), os.stat(path).st_mtime_ns)[number]
+            check_row_group(group, number, (column,), max_bytes)
             chunks = table.read_row_group(number, [column], use_threads=False).column(0).chunks
-    except (pa.ArrowException, OSError) as e:
+    except (pa.ArrowException, OSError, IndexError) as e:
         raise DamagedError(f"row group {number} cannot be read: {str(e).splitlines()[0]}") from e
     return [
         image.as_buffer() for chunk in chunks for image in arrow_columns.find_bytes(chunk, column)
     ]
+
+
+@lru_cache(maxsize=16)
+def _read_footer(path: str, mtime: int) -> list[RowGroup]:
+    """Return the row groups of a file that was changed at `mtime` (ns)."""
+    with open_regular(path) as file:
+        return read_row_groups(file)
 
 
 @dataclass(frozen=True)
