@@ -12,9 +12,10 @@ void run_on_pixels(const FloatVariant& variant, const Image& image, int row, con
                    int to_row, int64_t count, FloatStatistics* statistics, bool is_streamed) {
   const auto find = [](const Image& of, int n) { return reinterpret_cast<float*>(of.row(n)); };
   const auto find_plane = [](const Image& of) { return of.plane / int64_t{sizeof(float)}; };
+  float* const target = to.pixels ? find(to, to_row) : nullptr;
   variant.change_colors(image.changes, image.num_changes,
-                        {find(image, row), find_plane(image), to.pixels ? find(to, to_row) : nullptr,
-                         find_plane(to), image.channels, count, is_streamed, statistics});
+                        {find(image, row), find_plane(image), target, find_plane(to),
+                         image.channels, count, is_streamed, statistics});
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Takes pixels of float32 through changes of colours: reads a few of them, changes them, adds them to
-// statistics, and writes them.
+// Takes pixels of float32 through changes of colours: reads a few of them, changes them, adds them
+// to statistics, and writes them.
 #pragma once
 
 #include "float_colors.h"

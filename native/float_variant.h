@@ -53,8 +53,8 @@ struct FloatStatistics {
   float high[3] = {-HUGE_VALF, -HUGE_VALF, -HUGE_VALF};
 };
 
-// Pixels of a row, or of packed rows, of 1 or 3 channels, and where they go: nowhere if `to` is null.
-// It may be `from`. Pixels are interleaved if `plane` is 0; else it is the number of values from
+// Pixels of a row, or of packed rows, of 1 or 3 channels, and where they go: nowhere if `to` is
+// null. It may be `from`. Pixels are interleaved if `plane` is 0; else it is the number of values from
 // plane to plane. They are written past the cache if `is_streamed`: see FloatVariant::stream.
 struct FloatPart {
   const float* from;
