@@ -18,6 +18,7 @@ collected = []
 gc.callbacks.append(lambda phase, info: collected.append(info["generation"]))
 with pause_collection():
     collected.clear()
+    import decimal
     made = [[n] for n in range(100_000)]
 assert collected == [] and gc.get_count()[0] < 100 and not gc.get_freeze_count()
 gc.collect()
@@ -25,7 +26,7 @@ assert collected == [2, 2]
 gc.freeze()
 frozen = gc.get_freeze_count()
 with pause_collection():
-    pass
+    import fractions
 assert gc.get_freeze_count() == frozen > 100_000
 """
 
