@@ -188,7 +188,7 @@ def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
               `max_diff` becomes the option --max-diff;
             - a name of the value for the help, in capitals, such as "SETTING". With "FILE", a path
               that is a folder is a usage error; with "DIRECTORY", a path that is a file;
-            - a click type, if the parameter's type allows too many values;
+            - a click type or a `range`, if the parameter's type allows too many values;
             - or a click decorator, in place of all these.
 
             The command line may repeat an option of type `tuple`.
@@ -251,6 +251,8 @@ def _find_type(kind: Any, metadata: list[Any]) -> Any:
     for part in metadata:
         if isinstance(part, click.ParamType):
             return part
+        if isinstance(part, range):  # of settings that the command line shares with the library
+            return click.IntRange(part.start, part.stop - 1)
     kinds = (kind, *get_args(kind))
     for part in kinds:
         if get_origin(part) is Literal:
