@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,13 +120,28 @@ def save(listing: Listing, folder: CacheFolder) -> None:
     Raises:
         DataError: The listing does not fit under max_bytes.
     """
-    size = disk_size(count_bytes(listing))
+    save_table(listing, folder.listing_path, f"the list of {len(listing):,} samples", folder)
+
+
+def save_table(table: Any, path: Path, described: str, folder: CacheFolder) -> None:
+    """Save a table of the store's objects. The caller must hold the cache's lock.
+
+    Args:
+        table: A dataclass, as write_table() takes it.
+        path: Its file in the cache.
+        described: What it is, for an error.
+        folder: The cache.
+
+    Raises:
+        DataError: The table does not fit under max_bytes.
+    """
+    size = disk_size(count_bytes(table))
     if folder.count_bytes() + size > folder.options.max_bytes:
         raise DataError(
-            f"the list of {len(listing):,} samples takes {size:,} bytes, and "
-            f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
+            f"{described} takes {size:,} bytes, and data.cache.max_bytes is "
+            f"{folder.options.max_bytes:,}: make it larger"
         )
-    write_table(folder.listing_path, listing, is_durable=True)
+    write_table(path, table, is_durable=True)
 
 
 def load(folder: CacheFolder) -> Listing:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from gpupipe.cache.digests import compute_digest
 from gpupipe.cache.listing import UNKNOWN, StoredFile
-from gpupipe.cache.shard_members import Member, ShardMembers
+from gpupipe.cache.shard_members import ShardMember, ShardMembers
 from gpupipe.cache.store import StoreError, UnfetchableError
 from gpupipe.cache.stored_fetching import BLOCK, ShardFetcher, call_for_each, refuse_mixed
 from gpupipe.dataset.reading import map_file
@@ -57,7 +57,7 @@ class MembersFetcher(ShardFetcher):
             os.fsync(f.fileno())
         return layout.size
 
-    def _find_size(self, member: Member) -> int:
+    def _find_size(self, member: ShardMember) -> int:
         file = member.file
         if file is None:
             return len(member.content)

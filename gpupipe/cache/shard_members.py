@@ -20,15 +20,15 @@ from gpupipe.cache.listing import (
     file_version,
     find_size,
     hash_file_version,
+    save_table,
 )
-from gpupipe.cache.shared_files import disk_size
 from gpupipe.dataset.columns import StringArray
-from gpupipe.dataset.table_file import count_bytes, open_table, write_table
+from gpupipe.dataset.table_file import open_table
 from gpupipe.errors import DataError
 from gpupipe.formats.zip_layout import ZipLayout
 
 
-class Member(NamedTuple):
+class ShardMember(NamedTuple):
     """A member of a shard's ZIP file.
 
     Attributes:
@@ -66,15 +66,15 @@ class ShardMembers:
     begins: NDArray[np.int64]
     content: NDArray[np.uint8]
 
-    def iter_members(self, row: int) -> Iterator[Member]:
+    def iter_members(self, row: int) -> Iterator[ShardMember]:
         """Yield the members of the shard in a row of the listing."""
         for n in range(int(self.starts[row]), int(self.starts[row + 1])):
             name, size, begin = self.names[n], int(self.sizes[n]), int(self.begins[n])
             if path := self.objects[n]:
                 file = StoredFile(path, size, int(self.tags[n]), self.versions[n])
-                yield Member(name, file, self.content[:0])
+                yield ShardMember(name, file, self.content[:0])
             else:
-                yield Member(name, None, self.content[begin : begin + size])
+                yield ShardMember(name, None, self.content[begin : begin + size])
 
 
 @dataclass
@@ -145,13 +145,8 @@ def save(members: ShardMembers, folder: CacheFolder) -> None:
     Raises:
         DataError: They do not fit under max_bytes.
     """
-    size = disk_size(count_bytes(members))
-    if folder.count_bytes() + size > folder.options.max_bytes:
-        raise DataError(
-            f"the list of {len(members.names):,} objects takes {size:,} bytes, and "
-            f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
-        )
-    write_table(folder.members_path, members, is_durable=True)
+    described = f"the list of {len(members.names):,} objects"
+    save_table(members, folder.members_path, described, folder)
 
 
 def load(folder: CacheFolder) -> ShardMembers | None:

@@ -26,7 +26,7 @@ _PACKAGES = str(Path(__file__).parents[2])
 _SOURCE = re.compile(r"""\bsource['"]?\s*[:=]\s*['"]?remote\b""")
 _URL = re.compile(r"""\burl['"]?\s*[:=]\s*['"]?([a-z][a-z0-9+.-]*)://""")
 _MAX_BYTES = 1 << 20
-"""The bytes of a config that are read to see whether it is one of a remote data set."""
+"""At most so much of a config is read, to see whether its data set is remote."""
 _early: list[ChildProcess] = []
 """Workers that wait for their first task, and of which nobody knows yet."""
 
