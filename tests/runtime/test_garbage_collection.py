@@ -23,6 +23,9 @@ with pause_collection():
 assert collected == [] and gc.get_count()[0] < 100 and not gc.get_freeze_count()
 gc.collect()
 assert collected == [2, 2]
+with pause_collection():
+    made += [[n] for n in range(300)]
+assert gc.get_count()[0] >= 300, "nothing was imported, so nothing counts as old"
 gc.freeze()
 frozen = gc.get_freeze_count()
 with pause_collection():
