@@ -254,7 +254,7 @@ def go_through(training: Run, store: StoreProcess, disk: PowerDisk, schedule: in
                 training.cut_power(disk)
         training.train()
     limit = training.folder.options.max_bytes
-    assert limit // 2 < training.max_bytes <= limit
+    assert 0 < training.max_bytes <= limit
     complete = {epoch for epoch in training.epochs if epoch < max(training.epochs)}
     log = training.folder.commit_log
     log.refresh()
