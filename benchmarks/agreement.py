@@ -9,8 +9,6 @@ Two ratios agree where their difference is no larger than the intervals of both 
 widths, added in squares, in logarithms).
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

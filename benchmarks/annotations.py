@@ -10,8 +10,6 @@ while none of the images exists; and the private memory (USS) that the index cos
 another process has it open. --keep leaves the file for another run.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -4,8 +4,6 @@ and with torchvision.
 Nothing here uses gpupipe. The DALI graphs take `device`, "cpu" or "gpu".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ One batch of 64 images, float32 (64, 3, 224, 224), with 1,000 classes. In every 
 contestant processes it several times, one after the other; its time is the least of the round.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -10,8 +10,6 @@ take turns: the extension, which reads and checks a batch without the GIL, and z
 place where the extension is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

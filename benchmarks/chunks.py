@@ -13,8 +13,6 @@ process that wants the interpreter all the time; `busy_thread` is its speed, as 
 is alone. "cached" are 8 shards in the growing cache, which has all of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -22,8 +22,6 @@ and OpenCV on threads by hand, the best DataLoader, and small C++ kernels withou
 them (benchmarks/yardstick), which say what the cores can do.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

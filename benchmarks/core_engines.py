@@ -1,7 +1,5 @@
 """The contestants of `core.py --engines`, and the goals of engine cpu."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import round_statistics

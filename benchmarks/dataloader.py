@@ -11,8 +11,6 @@ A comparison with DALI is worth no more than the DataLoader that it is made with
 at least 0.97 of the one by hand.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import warnings

@@ -10,8 +10,6 @@ Method: photographs of 500x375, cropped to 224 at random, as floats. The Dataset
 the files in memory, and their labels. Each contestant runs in a fresh process, in turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -10,8 +10,6 @@ cache, passes before the measurement. `imagenet` resizes to 256 before the rando
 sides.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -15,8 +15,6 @@ one thread for an image, in batches of 32. Needs pycocotools, which torchvision'
 file with.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -3,8 +3,6 @@
 Nothing here uses gpupipe.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

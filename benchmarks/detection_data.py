@@ -1,7 +1,5 @@
 """Photographs with drawn boxes, as COCO lists them: about 8 boxes an image."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

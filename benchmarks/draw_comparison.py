@@ -8,8 +8,6 @@
 lettering of today. The caption names the machine that measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -7,8 +7,6 @@ A bar is the median over the rounds, its line the lowest and the highest of them
 axis names the machine and the day of the run.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Callable

@@ -13,8 +13,6 @@ fast gpupipe indexes the files, in samples and megabytes a second, page cache wa
 250x250 JPEGs cut from real photographs (benchmarks/photos.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

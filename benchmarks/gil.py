@@ -22,8 +22,6 @@ that of the process, without the probe's.
 The model: a process with N cores makes min(N / CPU time, 1 / lock time) images a second.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

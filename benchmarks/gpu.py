@@ -17,8 +17,6 @@ hybrid_huffman_threshold. Rounds come first; what the budget does not allow is l
 gpu_contestants.py has the names.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ Keys: load (the share of JPEGs for the hardware decoder), threads, huffman (pixe
 GPU decodes the Huffman codes too; not of gpupipe).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

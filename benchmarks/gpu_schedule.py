@@ -1,7 +1,5 @@
 """The order of gpu.py's runs within its budget, and what they say of its goals."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

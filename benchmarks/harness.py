@@ -1,7 +1,5 @@
 """What the benchmarks share: options, fresh processes on the same cores, the result file."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

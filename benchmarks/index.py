@@ -12,8 +12,6 @@ bytes, seconds to open, seconds of an epoch's permutation, microseconds to plan 
 its paths.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

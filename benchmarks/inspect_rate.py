@@ -8,8 +8,6 @@ reads the files (from the page cache), decodes, counts and hashes them, and save
 CPU time is that of all threads; the ratio is one of the CPU times of each round.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile

@@ -6,8 +6,6 @@ Files are windows of photographs as ImageNet has them, in memory. Of each file t
 runs counts, since other processes of the machine only add to it.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -20,8 +20,6 @@ or drawn ones where there are none.
 - zip_stored, zip_deflated: Python's zipfile, opened in each worker; gpupipe's source zip
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -15,8 +15,6 @@ before a second look: what is left is what is held. Goal: at most 5 % more of th
 than after the tenth. The plain figures, and medians of ten of them, are given beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ Both libraries release the interpreter's lock, so threads use all cores. The mem
 is used again and again: a batch is valid until the next but one arrives.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import deque

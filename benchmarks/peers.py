@@ -13,8 +13,6 @@ in as many worker processes (SPDL: threads) as there are cores. The data of a pe
 its format first; that is not timed. A peer that is not installed is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import io

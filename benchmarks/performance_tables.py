@@ -5,8 +5,6 @@ the extensions, the interpreter's lock, and what `gpupipe compare` prints.
 python benchmarks/performance_tables.py
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

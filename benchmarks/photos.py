@@ -2,8 +2,6 @@
 cost depends on the content).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor

@@ -9,8 +9,6 @@ with bilinear pixels: once all its operations, once only those that move pixels.
 take turns, a batch each.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

@@ -13,8 +13,6 @@ gil.py: that is the share of its time for which the trainer's thread would wait 
 measured where the batches are used; DataLoader's workers have locks of their own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

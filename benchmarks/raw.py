@@ -14,8 +14,6 @@ all that it can get, and once 700 MB/s, as a training step would. "a busy proces
 the cores, and no more.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import threading

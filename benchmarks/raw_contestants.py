@@ -1,7 +1,5 @@
 """The contestants of raw.py: each returns what makes an epoch's batches of raw numbers."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -20,8 +20,6 @@ What its main thread needs for a byte says how busy it is at 500 MB/s.
 Scaling over several machines is not measured here.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

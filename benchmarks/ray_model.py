@@ -22,8 +22,6 @@ The core rate is what one core makes, less what Ray takes. Measure it on your ow
 `gpupipe compare CONFIG --ray` on one machine, its images a second divided by the cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from dataclasses import dataclass

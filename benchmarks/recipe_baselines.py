@@ -2,8 +2,6 @@
 RandAugment with DALI's own auto_aug. Nothing here uses gpupipe.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

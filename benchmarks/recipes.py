@@ -17,8 +17,6 @@ Contestants take turns, in fresh processes; ratios are taken round by round. An 
 photograph that was read: both views of simclr count as one, and the ten crops of dino_v2.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

@@ -10,8 +10,6 @@ reads. "read down to the last row" is the price of reading the codes below the w
 looking for the end marker. Images are cut from real photographs (benchmarks/photos.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

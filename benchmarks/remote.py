@@ -10,8 +10,6 @@ CPU, against a folder of the same images; and while a worker of another cache fe
 files without a limit, or at 10 MB/s.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -9,8 +9,6 @@ own (a tmpfs; mounting it takes root), and what that says is used, deleted files
 holds open included, is looked at a thousand times a second.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

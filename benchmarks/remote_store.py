@@ -5,8 +5,6 @@ The server is moto's, in Python: it answers a few hundred requests a second, and
 it. What is measured against it is a floor.
 """
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -9,8 +9,6 @@ The reference is torchvision's functions on the same draws, which `engine: datal
 for nearest are noise, so that a pixel from another place is another value.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the rounds of contestants say: medians, ratios, goals; and how they are printed."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable
 from typing import Any

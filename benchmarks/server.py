@@ -14,8 +14,6 @@ busy at 600 MB/s: the CPU time of the consumer's main thread, as a share, at a s
 (its CPU seconds for a byte, times 600 MB).
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

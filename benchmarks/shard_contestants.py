@@ -1,7 +1,5 @@
 """The contestants of shards.py, and what converts the photographs for each."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable, Iterator

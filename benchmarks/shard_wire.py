@@ -4,8 +4,6 @@ The limit is tc's, on the server's end of two virtual devices, so it holds over 
 together, and no other traffic of the machine meets it. It needs root, nginx, ip and tc.
 """
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 import threading

@@ -20,8 +20,6 @@ before it (cache.epoch: new). The bytecode of gpupipe is written first, as an in
 rival that fails is left out, and the file has its error.
 """
 
-from __future__ import annotations
-
 import argparse
 import compileall
 import importlib.util

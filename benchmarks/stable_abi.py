@@ -10,8 +10,6 @@ of an image, round by round: the calls between Python and the extensions are mos
 images are smallest.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

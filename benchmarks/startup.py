@@ -9,8 +9,6 @@ for each completion, and of Python alone, as medians of interleaved rounds; and 
 that no heavy library is among the modules.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

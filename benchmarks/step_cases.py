@@ -4,8 +4,6 @@ Plain data: the environments of AlbumentationsX and Albumentations have no gpupi
 draw take the same ranges in every library where their parameters allow that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@
 Runs in the library's environment, which has no gpupipe.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -9,8 +9,6 @@ SOURCE is `images`, decoded images from the decoded cache, or an array: a dtype,
 number of channels, such as `uint8-HWC-3`, from one .npy file.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

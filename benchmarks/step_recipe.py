@@ -14,8 +14,6 @@ round. Images are 1,000 JPEGs of 500x375, in batches of 128. The other libraries
 in a DataLoader, at the worker count that a preliminary run finds best.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ Each line on stdin is a JSON object {"step": name, "seconds": least}. The answer
 The answer to {} is the versions of the packages that matter.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -8,8 +8,6 @@ state_dict() is called in mid-epoch of a set of a million samples. The monitor i
 step: measured over an iterator that takes no time, and against a step of 10 ms.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

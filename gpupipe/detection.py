@@ -1,7 +1,5 @@
 """to_original() maps a detector's boxes back onto the images as they are stored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 

@@ -6,8 +6,6 @@ azurite), for which it is no test of the suite. Each store is read by obstore, a
 Usage: python tests/cloud_stores.py [--fake-gcs-server PATH] [--azurite-blob PATH]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

@@ -2,8 +2,6 @@
 that need a GPU.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import multiprocessing

@@ -8,8 +8,6 @@ batch of 8 or 32, and together with all others in batches of 31, 32 (DALI) and 2
 GPUPIPE_TEST_ALL=1 it runs larger and more batches. --all runs each also among 255 good ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

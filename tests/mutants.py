@@ -22,8 +22,6 @@ together and on none alone is printed.
 The unchanged tree is a copy too: nothing is written to the working tree.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import queue

@@ -1,7 +1,5 @@
 """to_original(): predictions return to the stored image."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The exceptions, and the helpers that word their messages."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

@@ -3,8 +3,6 @@
 mypy refuses it in all other modules of engines (`disallow_any_explicit`).
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stand-in for the CUDA runtime makes contexts where CUDA does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

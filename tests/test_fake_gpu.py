@@ -1,7 +1,5 @@
 """What tells the tests that something would wait for a GPU: it must be able to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

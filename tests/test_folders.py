@@ -1,7 +1,5 @@
 """Each folder of the package says what lives there, what may import it, and where to begin."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import re

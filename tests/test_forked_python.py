@@ -1,7 +1,5 @@
 """A forked Python does what a new one does."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

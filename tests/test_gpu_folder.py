@@ -2,8 +2,6 @@
 pytest alone.
 """
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

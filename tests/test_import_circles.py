@@ -4,8 +4,6 @@ Imports in functions count too, and those for type checkers: who reads one file 
 other.
 """
 
-from __future__ import annotations
-
 import ast
 import graphlib
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 every road, engines agree.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable

@@ -2,8 +2,6 @@
 resume, from a server and from Ray.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 a resume, from a server and from Ray.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

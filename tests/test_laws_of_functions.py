@@ -2,8 +2,6 @@
 after a resume, from a server and from Ray.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

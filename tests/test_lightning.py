@@ -2,8 +2,6 @@
 should, and nothing hangs.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from itertools import product

@@ -1,7 +1,5 @@
 """What a Loader promises its user, on stand-in images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is not a loader's to do: each refusal says what to do. And how a loader shows itself."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Each module has a test file in its place, or is in the list of those that have none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

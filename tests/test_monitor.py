@@ -1,7 +1,5 @@
 """Monitor, and its numbers in TensorBoard's event files and over HTTP for Prometheus."""
 
-from __future__ import annotations
-
 import socket
 import urllib.request
 from collections.abc import Iterator

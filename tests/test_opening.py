@@ -1,7 +1,5 @@
 """load() starts a worker of a remote data set before it imports what it needs itself."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@
 a command installs a folder, a wheel or a repository.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

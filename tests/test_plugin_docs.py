@@ -1,7 +1,5 @@
 """Pages with a package of your own, as a reader uses them: pip installs it, a config loads it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """gpupipe.ray.dataset(): the samples of load() as a Dataset of Ray Data, made by its actors."""
 
-from __future__ import annotations
-
 import re
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The arguments of connect() and ServerDataStream; tests/client and tests/server have servers."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

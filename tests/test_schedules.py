@@ -1,7 +1,5 @@
 """A loader under a schedule is the loader of each epoch's numbers, to the bit, by every road."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

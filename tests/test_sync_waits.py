@@ -1,7 +1,5 @@
 """Waits of the test's own thread are collected, and torch's mode ends whatever happens."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 

@@ -1,7 +1,5 @@
 """check_loader(): every engine keeps the contract, and what breaks it is named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """gpupipe.timm.create_loader in the place of timm.data.create_loader."""
 
-from __future__ import annotations
-
 import inspect
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A config goes from load() to the engine through few folders, down, as CONTRIBUTING.md shows."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import sys

@@ -1,7 +1,5 @@
 """Cut and damaged files, files of every kind and failures of a GPU, as tests/gpu has them."""
 
-from __future__ import annotations
-
 import tests
 
 if __name__ == "__main__":

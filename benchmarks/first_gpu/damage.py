@@ -1,7 +1,5 @@
 """Odd and cut files through gpupipe, and what DALI alone makes of cut ones."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -6,8 +6,6 @@ progressive, EXIF 1 to 8), and files cut at 50, 90 and 99 %, through gpupipe and
 On a CPU the other "decoders" are the CPU's own with other options, which proves the arithmetic.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """What `gpupipe doctor` finds."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import part

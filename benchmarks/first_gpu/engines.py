@@ -5,8 +5,6 @@ GPU. Each runs `imagenet_train` on 1, 2, 4, ... cores, each time in a process of
 held to them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

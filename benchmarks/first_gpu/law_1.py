@@ -1,7 +1,5 @@
 """Law 1 and streams, as tests/gpu has them: the same pixels in every batch, order and run."""
 
-from __future__ import annotations
-
 import tests
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """What the parts of first_gpu.sh share: options, and a result that is saved after each finding."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """JPEG files for the decoders: windows of photographs of many sizes and kinds, and odd files."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable

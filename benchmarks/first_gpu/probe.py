@@ -5,8 +5,6 @@ for information: batches of 1, 128 and 132 images on 16 threads, with three shar
 decoder.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """A pytest plugin that writes each outcome to $GPUPIPE_TEST_LOG at once: a crash loses nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -5,8 +5,6 @@ JPEG engines are meanwhile: a decoder of load 1 during which they idle leaves th
 The files are in memory, and the pixels stay on the GPU. "large" is 4000x3000 pixels.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import itertools

@@ -9,8 +9,6 @@ batches to the GPU on a side stream without record_stream, must be seen to chang
 shows nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

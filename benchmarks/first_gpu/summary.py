@@ -7,8 +7,6 @@ summary.py ended OUT PART STATUS SECONDS LIMIT
 summary.py print OUT                             # write the text, and print it
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

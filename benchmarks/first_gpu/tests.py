@@ -3,8 +3,6 @@
 The parts law_1 and broken_files run some of its files; this part runs the others, the longest last.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """benchmarks/gpu.py: images a second against DALI written by hand, and sweeps of its settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

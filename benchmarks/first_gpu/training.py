@@ -5,8 +5,6 @@ is what the loader's steps take longer. torch.profiler counts the calls that mak
 the GPU (cudaStreamSynchronize and the like) in the thread of training, with and without a loader.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

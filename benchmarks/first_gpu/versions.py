@@ -1,7 +1,5 @@
 """What the machine has: packages, driver, GPU, processor, and the text of nvidia-smi."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from importlib import metadata

@@ -5,8 +5,6 @@ decode of a window, an antialiased resize, one pass to floats. `build` compiles 
 this file; `Passes` runs them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

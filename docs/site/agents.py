@@ -7,8 +7,6 @@ of the repository, tells a coding agent how to use gpupipe. tests/docs/test_agen
 not what this script writes.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 links to files of the repository lead to copies of them.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import posixpath

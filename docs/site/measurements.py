@@ -1,7 +1,5 @@
 """Writes the page of measurements, and the table of the front page, from benchmarks/results."""
 
-from __future__ import annotations
-
 import json
 from statistics import median
 from typing import Any

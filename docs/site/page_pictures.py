@@ -6,8 +6,6 @@
 It prints each page that is wider than its window. Needs playwright, and chromium on the PATH.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

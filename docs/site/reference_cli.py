@@ -1,7 +1,5 @@
 """Writes the page of every command and option, from click."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click

@@ -1,7 +1,5 @@
 """Writes the pages of every setting and of every step, from the models that check a config."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Container

@@ -5,8 +5,6 @@ and JSON as it is. A comment `<!-- include: PATH -->` stands for a file of the r
 page also links to: the site shows it as a block of code, or with PATH#NAME one class or function.
 """
 
-from __future__ import annotations
-
 import ast
 import posixpath
 import re

@@ -9,8 +9,6 @@ It writes docs/images/samples.webp. scikit-image has the photographs, and tells 
 and the coffee by Rachel Michetti, both CC0; the rocket is by SpaceX, in the public domain.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The picture of each step, as `gpupipe gallery` draws it: a photograph, and eight draws of it."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,6 +6,6 @@
     calling        the object that a step `python` calls where there is none
     adapter        goes through a Compose
 
-gpupipe/__init__.py imports this folder on first use. Albumentations is no dependency: whoever has a
-Compose has it. Start reading in adapter.py.
+gpupipe/__init__.py imports this folder on first use. Albumentations is no dependency: a user
+who has a Compose has it. Start reading in adapter.py.
 """

@@ -1,7 +1,5 @@
 """from_albumentations() turns a Compose of Albumentations into the steps of a pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

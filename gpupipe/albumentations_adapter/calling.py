@@ -1,7 +1,5 @@
 """The object that a step `python` calls for a transform of Albumentations."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

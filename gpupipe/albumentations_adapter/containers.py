@@ -1,7 +1,5 @@
 """The steps of Albumentations' containers that draw which of their transforms run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

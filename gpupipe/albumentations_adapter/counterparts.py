@@ -6,8 +6,6 @@ tests/albumentations_adapter/test_counterparts.py compares the pixels of each ro
 docs/tutorials/from_albumentations.md has the same table for users.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps in YAML form: "name", or {"name": {parameter: value}}."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

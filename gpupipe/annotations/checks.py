@@ -1,7 +1,5 @@
 """Checks of a pipeline's annotations before any sample is read."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import numpy as np

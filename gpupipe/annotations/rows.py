@@ -1,7 +1,5 @@
 """AnnotationRows: all that annotations of a batch need from the index, for any process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self

@@ -4,8 +4,6 @@ The function returns any iterable of batches, such as a DataLoader. It runs in a
 on the cores of all other contestants, and is measured as they are.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

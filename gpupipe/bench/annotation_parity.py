@@ -4,8 +4,6 @@ stored boxes ─> PointsTracer, step by step ─> parameters that steps decide
              └> torchvision_annotations.move, sample by sample ─> expected coordinates
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise

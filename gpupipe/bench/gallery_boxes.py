@@ -1,7 +1,5 @@
 """The boxes and points that the gallery draws for steps that need some: one object in another."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gpupipe.dataset.annotation_columns import AnnotationColumn

@@ -1,7 +1,5 @@
 """Lays out the tables that the commands print, by the width of the screen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import cast
 

@@ -1,7 +1,5 @@
 """What functions of the user's cost: seconds an image, and the share that holds the lock."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

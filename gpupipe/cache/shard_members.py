@@ -4,8 +4,6 @@ The objects are in the file as they are in the store. Beside them are members th
 metadata for the rows of the shard, and rows of small arrays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The column of a field whose samples lie in compressed chunks of stored shards."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self

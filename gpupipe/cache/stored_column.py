@@ -1,7 +1,5 @@
 """The column of a field in stored shards, and which samples of them this process has checked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self

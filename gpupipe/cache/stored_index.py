@@ -1,7 +1,5 @@
 """The index of a data set in stored shards, whose samples come and go with their shards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ A sample's id is the number of its shard in the sorted listing times 2**32, plus
 shard. So ids, and what is drawn from them, do not depend on which shards came first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Lets the ranks of a training run agree on the shards of each epoch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

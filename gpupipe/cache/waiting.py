@@ -4,8 +4,6 @@
 shard that turns out to be damaged or missing during an epoch.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection

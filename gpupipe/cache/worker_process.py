@@ -8,8 +8,6 @@ imports little beside the standard library. It is also what a worker runs:
 The worker imports fsspec's clients of the protocols, such as s3, before its first task.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -4,8 +4,6 @@ A shard has the samples of some rows of one Zarr store. It is cached as a ZIP fi
 store of these rows alone: the objects with their chunks as they are, and metadata that fit them.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor

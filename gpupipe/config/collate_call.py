@@ -1,7 +1,5 @@
 """CollateCall: the function of the user's that `loader.collate` names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any

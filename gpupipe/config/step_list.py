@@ -1,7 +1,5 @@
 """The steps of a pipeline as a list of plain values, which adapters return."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

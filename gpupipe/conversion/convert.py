@@ -1,7 +1,5 @@
 """Converts a data set: writes shards on all cores, reads each back, and goes on after a kill."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping

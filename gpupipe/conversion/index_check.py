@@ -1,7 +1,5 @@
 """Compares the index of shards with that of the source: labels, names of classes and numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

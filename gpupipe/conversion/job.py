@@ -1,7 +1,5 @@
 """Writes the shards of a conversion on all cores, and reads each back before it gets its name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field

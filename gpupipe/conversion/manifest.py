@@ -4,8 +4,6 @@
 after its shard has its final name, so a shard without a line is made again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The config that reads converted shards: that of the source, with other data."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from pathlib import Path

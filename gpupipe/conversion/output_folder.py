@@ -1,7 +1,5 @@
 """The folder of the shards: one conversion at a time, and failures to write named as such."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Writes Parquet shards as Hugging Face's data sets have them, and reads them back."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """How each field of a data set is stored in shards; refuses what the format cannot hold."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Makes images smaller: JPEGs of photographs, and PNGs of masks with the same class numbers."""
 
-from __future__ import annotations
-
 import io
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Reads samples of a data set as they are stored in shards: bytes, arrays, labels and numbers."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a shard should hold, and how that differs from what was read back from it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

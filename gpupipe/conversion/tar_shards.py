@@ -1,7 +1,5 @@
 """Writes tar shards as WebDataset has them, with an index that DALI reads, and reads them back."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

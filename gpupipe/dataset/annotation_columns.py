@@ -1,7 +1,5 @@
 """Columns of annotations in an index: each sample has any number of rows, such as boxes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

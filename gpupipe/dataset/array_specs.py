@@ -1,7 +1,5 @@
 """The specs of fields of arrays: their dtype, the sizes of their axes, and their layout."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a process keeps of the chunks that it decoded, for the samples that share a chunk."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
@@ -46,7 +44,7 @@ class ChunkCache(Generic[Chunk]):
         """Return chunks, and decode those that are not in the cache.
 
         A chunk is decoded by one thread, and others that need it wait for that. A thread decodes
-        first what nobody else is decoding, so two threads that need the same chunks share the work.
+        first what no other is decoding, so two threads that need the same chunks share the work.
 
         Args:
             keys: The chunks, each once.

@@ -1,7 +1,5 @@
 """ChunkColumn: reads samples out of the chunks of HDF5 and Zarr arrays."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The option `classes` of sources of shards: the names of the classes, by number."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

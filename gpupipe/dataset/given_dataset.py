@@ -3,8 +3,6 @@
 The source python reads them. load() takes one in the place of a config.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

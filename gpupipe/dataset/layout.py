@@ -1,7 +1,5 @@
 """Layouts of arrays: a letter for each axis, such as "CHW"."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 KNOWN_AXES = "CDHWL"

@@ -1,7 +1,5 @@
 """The annotations of an index, from the lists in columns of tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

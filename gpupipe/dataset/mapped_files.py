@@ -1,7 +1,5 @@
 """Reads rows from memory maps of their files, without a copy."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The contract of a store of arrays, and `read_contents`, which finds the samples in one."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Any

@@ -1,7 +1,5 @@
 """Lists in the columns of pyarrow tables, such as the boxes of each image."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -14,8 +14,6 @@ All of them work without the GIL for most of their time. Those of numcodecs that
 build objects (pickle, json) are not in NUMCODECS, and are refused.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache

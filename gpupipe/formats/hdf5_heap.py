@@ -7,10 +7,8 @@ File Format Specification, III.E ("Global Heap") and VIII.B:
     collection   "GCOL" | version 1 | 3 bytes | size of the collection | objects ...
     object       uint16 number | uint16 | 4 bytes | size of the content | content, padded to 8 bytes
 
-Addresses and sizes have 8 bytes here, as libhdf5 writes them unless it is told otherwise.
+Addresses and sizes have 8 bytes here, as libhdf5 writes them by default.
 """
-
-from __future__ import annotations
 
 import struct
 from collections import defaultdict

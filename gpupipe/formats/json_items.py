@@ -153,7 +153,7 @@ class _Scanner:
         self._drop(match.end())
 
     def _match(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-        """Match at the buffer's start. Read on while the match may go on behind the buffer."""
+        """Match at the buffer's start. Read on while the match may go on past the buffer."""
         while True:
             match = pattern.match(self._buffer)
             is_whole = match is not None and match.end() < len(self._buffer)

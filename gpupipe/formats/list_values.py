@@ -4,8 +4,6 @@ A column is named by a path: "objects.bbox" is the member `bbox` of the struct, 
 the list, in the column `objects`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -7,8 +7,6 @@ https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.m
 https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator
 from io import RawIOBase

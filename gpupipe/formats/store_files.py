@@ -1,7 +1,5 @@
 """List the files of a store that is a folder, or a ZIP file without compression."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import PurePosixPath

@@ -4,8 +4,6 @@ The chunks of a part are numbered from 0, and its metadata say how many rows it 
 a whole store, for other programs too.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Find the arrays of a Zarr store of version 2 or 3, with the package zarr."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The numbers of a box do not say which format they have, so the config never read
 before the user has chosen.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -114,7 +114,7 @@ def _split_into_parts(listing: _List) -> dict[str, _List]:
     by = "the folders of the images" if column is None else f"its column '{column}'"
     rest = len(words) - sum(map(len, parts.values()))
     left = f"; {counted(rest, 'row')} of neither part left out" if rest else ""
-    note = f"the parts of {listing.file.name} are told by {by}{left}."
+    note = f"the parts of {listing.file.name} are named by {by}{left}."
     choice = replace(listing.choice, notes=[*listing.choice.notes, note])
     whole = replace(listing, choice=choice, is_whole=False)
     return {part: _take(whole, rows) for part, rows in parts.items()}

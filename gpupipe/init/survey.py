@@ -237,5 +237,5 @@ def _iter_label_doubts(found: Survey, no_labels: str) -> Iterator[str]:
         yield (
             f"no sample has the label {name_some(map(str, gaps))}, though labels go up to "
             f"{used[-1]}: a model needs {len(found.classes):,} outputs, unless the labels are "
-            "numbered anew, from 0 without gaps."
+            "numbered again, from 0 without gaps."
         )

@@ -5,8 +5,6 @@ for each of the 15 pairs of parts, the hashes are sorted by the 21 bits of both 
 neighbours that agree in all of these are compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 

@@ -1,7 +1,5 @@
 """Finds what is wrong with single samples: files, their names, and their annotations."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Lists what is wrong with data sets: kinds of findings, each with its samples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

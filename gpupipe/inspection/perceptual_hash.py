@@ -5,8 +5,6 @@ them). That package hashes one image of Pillow a call, which takes a third of th
 photograph; one transform over all tiles of a part takes less than a tenth of that.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Writes an inspection as report.html, one file that needs no network, and inspect.json."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -4,8 +4,6 @@ A part is up to 256 rows. It is saved in the cache folder as soon as it is done,
 interrupted goes on where it ended, and a second scan reads only the parts with changed files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

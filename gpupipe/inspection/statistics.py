@@ -1,7 +1,5 @@
 """Counts sizes, formats and classes of a data set; mean and standard deviation by channel."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The functions of the user's that the steps of a pipeline call."""
 
-from __future__ import annotations
-
 from gpupipe.errors import warn
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.user_functions import UserCall

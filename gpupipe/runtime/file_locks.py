@@ -1,7 +1,7 @@
 """Locks of files, which the kernel releases when the process that holds them dies.
 
 `hold_lock` keeps other processes and threads out of a `with` block. Windows has locks of byte
-ranges only: there, a lock is one byte far behind the content of any file, and nobody shares it.
+ranges only: there, a lock is one byte far past the content of any file, and no one shares it.
 
 The package `filelock` is unsuitable. It polls instead of waiting in the kernel, and in a forked
 child, the destructor of its lock object releases the parent's lock.

@@ -7,8 +7,6 @@ that process, through a pipe that no other process has, and holds the function.
 A function that forks is at fault: the copy would go on with the loop of its parent.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import mmap

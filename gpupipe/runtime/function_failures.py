@@ -1,7 +1,5 @@
 """What went wrong in a call of a user's function: the reason, the line, and the traceback."""
 
-from __future__ import annotations
-
 import traceback
 from collections import deque
 from collections.abc import Callable

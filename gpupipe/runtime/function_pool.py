@@ -44,7 +44,7 @@ _NUMBER = np.dtype(np.uint16)
 _SECONDS_TO_RECORD = 0.5
 """How long a thread may take to record that its call hung."""
 IS_SKIPPED: ContextVar[Callable[[], bool]] = ContextVar("is_skipped", default=lambda: False)
-"""Returns whether nobody needs the result of a call that waits for a process. Set by an engine for
+"""Returns whether no one needs the result of a call that waits for a process. Set by an engine for
 each sample, it is asked after another call hung: this one may take as long."""
 
 

@@ -20,7 +20,7 @@ A forked child has a copy of every descriptor. A port stays in use, and a file l
 last copy is closed, so a child that outlives its parent keeps both. Close-on-exec does not help: a
 forked worker calls no exec.
 
-A worker notices the end of its parent by a pipe to which nobody writes. Only the parent has the
+A worker notices the end of its parent by a pipe to which no one writes. Only the parent has the
 writing end, and the kernel closes that when the parent ends in any way. PR_SET_PDEATHSIG is
 unsuitable: it fires when the thread that forked the worker ends.
 """

@@ -281,7 +281,7 @@ class Sampler:
             return self.selection.epoch_size_of(self.count)
         self.population.resume(epoch, generation)
         if state["position"] == 0:
-            return 0  # an epoch that nobody has begun may have to wait for its samples
+            return 0  # an epoch that has not begun may have to wait for its samples
         return self._size(epoch)
 
     def _problem(self, count: int) -> str:

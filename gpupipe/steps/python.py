@@ -1,7 +1,5 @@
 """python: calls a function of the user's on each image."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self

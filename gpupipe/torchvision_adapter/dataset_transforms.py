@@ -4,8 +4,6 @@ Inside of the data set a transform would draw from global generators, so that no
 draws twice.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """from_ultralytics() turns Ultralytics' hyperparameters into the steps of a pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

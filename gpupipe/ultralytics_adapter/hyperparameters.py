@@ -1,7 +1,5 @@
 """The augmentation of a file of hyperparameters, as cfg/default.yaml of Ultralytics 8.3 has it."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import pydantic

@@ -1,7 +1,5 @@
 """Each class of the table makes the pixels of its step, with the same parameters in both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.albumentations_adapter.items import as_one, is_on, make_item, without_on

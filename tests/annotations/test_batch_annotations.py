@@ -1,7 +1,5 @@
 """What a batch holds of boxes and points: names, views, selection, sizes that do not fit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Canvas: moves apply to some samples of a batch, and the matrix says where they lead."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gpupipe.annotations.canvas import Canvas

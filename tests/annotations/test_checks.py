@@ -1,7 +1,5 @@
 """Steps that boxes cannot follow are found when the config is read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

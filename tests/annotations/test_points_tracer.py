@@ -1,7 +1,5 @@
 """PointsTracer: each primitive moves boxes and points as torchvision's functionals do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ragged: rows by sample, padding, and what it refuses."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """The annotations of the rows of a batch, and the EXIF orientations of its files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

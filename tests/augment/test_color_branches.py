@@ -1,7 +1,5 @@
 """ColorBranches: an engine that reads what the branches are makes the pixels of one that calls."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

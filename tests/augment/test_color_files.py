@@ -1,7 +1,5 @@
 """A step that changes colours takes four files: the step, its test, a row, and a line of docs."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What all colour steps share: what they refuse, and that they leave masks alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

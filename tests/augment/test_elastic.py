@@ -1,7 +1,5 @@
 """Displacements: torchvision's given the same draws, spread as its own, and of enough pixels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

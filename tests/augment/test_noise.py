@@ -1,7 +1,5 @@
 """Fields of noise: the same wherever they are made, in units of the dtype, and in threads."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

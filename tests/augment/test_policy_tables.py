@@ -3,8 +3,6 @@
 Draws would not show a wrong probability.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

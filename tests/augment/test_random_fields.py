@@ -1,7 +1,5 @@
 """The reference of random fields: numbers that never change, their distribution, and the blur."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

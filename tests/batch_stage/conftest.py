@@ -1,7 +1,5 @@
 """Little images to mix."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the tests of the batch stage share: batches, and stages that are built from YAML."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Steps of the batch stage that hold others, as random_choice does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 The oracle is the batch stage itself, applied by hand to the batches of a loader without it.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

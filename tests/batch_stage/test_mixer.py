@@ -1,7 +1,5 @@
 """What runs the batch stage: its draws, its labels, any layout, and a GPU that is not there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

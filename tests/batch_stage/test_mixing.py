@@ -3,8 +3,6 @@
 It is never mixed with itself, if that can be avoided. The share has the beta distribution.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

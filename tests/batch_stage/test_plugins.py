@@ -1,7 +1,5 @@
 """Steps of the batch stage of other packages, found by entry points, in a process of their own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The batch stage: its draws, and what is said of mistakes in its list."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

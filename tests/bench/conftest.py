@@ -1,7 +1,5 @@
 """gpupipe as a user calls it, and a report."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`gpupipe compare --against`: a loader of the user's as a contestant."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`gpupipe check --annotations`: what it counts, and how it ends."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Boxes and points in the picture of a batch, whatever its format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """gpupipe parity compares boxes and points with what torchvision's functionals make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

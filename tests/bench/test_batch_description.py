@@ -1,7 +1,5 @@
 """The fields that `gpupipe check` names, against those of a batch."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The commands on a config with steps on whole batches."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

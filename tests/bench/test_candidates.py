@@ -1,7 +1,5 @@
 """gpupipe tune and the decoded cache: when it is tried, what it takes, and what is advised."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

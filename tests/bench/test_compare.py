@@ -1,7 +1,5 @@
 """gpupipe compare, as a user calls it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a comparison says of its rounds."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """How long the turns of `gpupipe try` are; tests/cli/test_trying.py runs them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

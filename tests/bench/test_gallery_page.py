@@ -1,7 +1,5 @@
 """Pages of pictures of what steps do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

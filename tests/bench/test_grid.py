@@ -1,7 +1,5 @@
 """Batches in a grid."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

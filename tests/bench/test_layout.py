@@ -1,7 +1,5 @@
 """Tables by the width of the screen: beside each other, stacked, and in a pipe."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

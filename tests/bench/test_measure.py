@@ -1,7 +1,5 @@
 """What passes over a loader say."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

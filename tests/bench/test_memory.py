@@ -2,8 +2,6 @@
 nobody's way.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The measurements on arrays, whose main field is not called image."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

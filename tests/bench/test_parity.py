@@ -2,8 +2,6 @@
 run over 500 images, real and generated, else over half or a quarter of them.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import random

@@ -1,7 +1,5 @@
 """gpupipe parity, as a user calls it, and on real photographs."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The images side by side, and the maps of where they differ."""
 
-from __future__ import annotations
-
 import base64
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `gpupipe check` says without running a pipeline, against what `gpupipe run` runs."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 from typing import Any

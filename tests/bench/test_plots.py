@@ -1,7 +1,5 @@
 """What the plots of a comparison show: read from matplotlib's own objects."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

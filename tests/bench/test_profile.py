@@ -2,8 +2,6 @@
 waiting.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

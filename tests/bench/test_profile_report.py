@@ -1,7 +1,5 @@
 """What limits a loader, as its profile says it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The shipped recipes: each is a valid config, and its engines agree on real photographs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The tables that the commands print."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What torchvision's functionals make of annotations; test_boxes_and_points.py compares steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torchvision.transforms.v2 import functional as F

@@ -1,7 +1,5 @@
 """gpupipe profile --trace: what a trace of training holds, with each engine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """gpupipe tune: what it tries, and that it finds what must be faster."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The scripts of benchmarks/ import one another by their bare names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

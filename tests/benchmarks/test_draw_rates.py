@@ -1,7 +1,5 @@
 """The charts show the committed results, and each picture of a page has an alternative text."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The probe of benchmarks/gil.py sees whether a thread holds the interpreter's lock."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import threading

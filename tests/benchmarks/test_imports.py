@@ -1,7 +1,5 @@
 """Scripts that run seldom still import what exists: the benchmarks, and tests/gpu."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tables of README.md, docs/performance.md and docs/comparing.md are those of the results."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """The arithmetic of the model in docs/ray.md."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

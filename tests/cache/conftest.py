@@ -2,8 +2,6 @@
 misbehaves on demand, and fillers over them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

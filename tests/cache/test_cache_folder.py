@@ -1,7 +1,5 @@
 """The folder as its own ledger: what counts, what is removed, whose it is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Training over a growing cache, end to end: real workers, a real S3 on loopback, both engines."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from itertools import product

@@ -1,7 +1,5 @@
 """Processes that train over one growing cache: they are killed, and share it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

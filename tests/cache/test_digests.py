@@ -1,7 +1,5 @@
 """What stores tell of the content of files, and the same of the bytes that came."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 

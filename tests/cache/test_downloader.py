@@ -1,7 +1,5 @@
 """The process that lists a data set, and then waits."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Which shards are evicted, when, and what stays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

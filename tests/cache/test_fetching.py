@@ -1,7 +1,5 @@
 """Which samples are drawn, and when failed ones are tried again."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

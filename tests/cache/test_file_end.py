@@ -1,7 +1,5 @@
 """Reading the end of a file in a store, and which of its bytes are still missing."""
 
-from __future__ import annotations
-
 import io
 import os
 

@@ -1,7 +1,5 @@
 """What fsspec's file systems answer, and what is said of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.cache.file_system import describe_error

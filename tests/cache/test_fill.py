@@ -1,7 +1,5 @@
 """Filling a cache in this process: which samples are drawn, what is written, what never happens."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Download workers that are killed at any moment, disks that are full, and what is left behind."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """The rows of a remote data set in the cache folder."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `gpupipe cache status` counts; damaged shards are found, removed and fetched again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fetching the objects of a shard into one ZIP file, from a store that fails."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Iterator

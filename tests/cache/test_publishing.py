@@ -1,7 +1,5 @@
 """What a shard that could not be made or published leaves behind: nothing."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """When obstore reads the parts of files, and when fsspec does; test_stored_fetching reads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rate limit of all download workers of a cache, which share a file."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 full, from a store that fails, and by processes that are killed.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import random

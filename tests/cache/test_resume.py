@@ -1,7 +1,5 @@
 """Resuming over a growing cache, and epochs that are not ready."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Where samples are: the locations of all shards at hand, of some, and of none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

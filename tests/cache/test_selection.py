@@ -1,7 +1,5 @@
 """repeats, weights and epoch_size over a growing cache; a subset of it is refused."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings of a cache, and of what it caches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pydantic

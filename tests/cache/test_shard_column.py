@@ -1,7 +1,5 @@
 """Shards of the cache that are damaged on the disk, or removed by hand, while epochs train."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

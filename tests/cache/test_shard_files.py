@@ -2,8 +2,6 @@
 ours is refused.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """The list of the objects that shards are made of: what is kept of it, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Claims between real processes; the commit log: generations, and lines that are none."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

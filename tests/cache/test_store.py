@@ -2,8 +2,6 @@
 changes ETags, and a real S3.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Listings and manifests of remote data sets, and what they must not hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compressed chunks of HDF5 shards through the cache."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from pathlib import Path

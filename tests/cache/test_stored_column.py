@@ -1,7 +1,5 @@
 """Which samples of stored shards a process has checked, and ids."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fetching the columns that a config needs of Parquet files, and nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fetching shards in parts from stores that fail: a real HTTP server, and a real S3."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Filling a cache with the shards of a store: what is fetched, checked, refused and made again."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import threading

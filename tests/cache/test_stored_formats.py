@@ -1,7 +1,5 @@
 """Configs of a store in shards: what is refused, and where."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Training over a growing cache of a store's shards: ids, labels, pixels, growth, faults."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Schedules of disasters over shards: killed fetchers, trainers and stores, damage on the disk."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """The samples of the shards in use: their ids, rows and places."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of a stored shard: written and read again, and damage to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training over the shards of each format, through the cache."""
 
-from __future__ import annotations
-
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any

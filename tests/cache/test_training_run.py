@@ -1,7 +1,5 @@
 """The ranks of a run have the same shards in each epoch."""
 
-from __future__ import annotations
-
 import time
 
 from gpupipe.cache.cache_folder import CacheFolder

@@ -1,7 +1,5 @@
 """Waiting for what download workers fetch."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import Any

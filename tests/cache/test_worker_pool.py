@@ -1,7 +1,5 @@
 """Download workers: started, watched, started again and ended."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

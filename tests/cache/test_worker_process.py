@@ -1,7 +1,5 @@
 """A download worker starts before its task is known, where the text of a config asks for one."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Zarr stores in folders of many objects as shards: which objects, what is refused, and epochs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Results that cannot be written: told before anything is measured, and printed in any case."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """gpupipe cache, as a user calls it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

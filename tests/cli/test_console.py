@@ -1,7 +1,5 @@
 """What the commands share."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

@@ -1,7 +1,5 @@
 """`gpupipe convert`: what it prints, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """gpupipe gallery: its files, its arguments and its mistakes."""
 
-from __future__ import annotations
-
 import base64
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The help of all commands: sections, and an example that each command takes."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """gpupipe init, on every format: what it writes is a config that runs."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

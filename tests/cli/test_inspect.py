@@ -1,7 +1,5 @@
 """`gpupipe inspect`: what it prints, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

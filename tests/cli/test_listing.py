@@ -1,7 +1,5 @@
 """gpupipe list and gpupipe show."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Mistakes of a configuration, as the commands print them."""
 
-from __future__ import annotations
-
 import pty
 import sys
 import termios

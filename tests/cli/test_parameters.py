@@ -1,7 +1,5 @@
 """Fields of settings in words."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal

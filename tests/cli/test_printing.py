@@ -1,7 +1,5 @@
 """Lines for people: whole words on a terminal, untouched elsewhere."""
 
-from __future__ import annotations
-
 import pty
 import sys
 import termios

@@ -1,7 +1,5 @@
 """gpupipe schema, and an editor's language server that reads what it writes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """gpupipe try: what it finds, its pixels, its rates and its picture, without a config."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Overrides that name another source: nothing is kept of the one before, in whatever order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whatever is written, it is a config or a message."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

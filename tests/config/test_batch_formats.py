@@ -1,7 +1,5 @@
 """Which pipelines can be delivered in which format."""
 
-from __future__ import annotations
-
 from gpupipe.config import LoaderConfig
 from gpupipe.config.batch_formats import explain_wrong_format
 from gpupipe.pipeline.build import build_pipeline

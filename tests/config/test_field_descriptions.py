@@ -1,7 +1,5 @@
 """Messages quote the first sentence about a field in a docstring: each must read well there."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The YAML of steps that an adapter returned."""
 
-from __future__ import annotations
-
 import yaml
 
 from gpupipe.config.step_list import StepList

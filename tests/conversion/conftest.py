@@ -1,7 +1,5 @@
 """Photographs as a config, converted to tar and to Parquet."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Converting: the same batches, what a kill leaves, and whose fault a failure is."""
 
-from __future__ import annotations
-
 import io
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """How the index of shards differs from that of the source."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Writing shards: which are made again, and what becomes of damaged samples."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

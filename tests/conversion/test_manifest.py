@@ -1,7 +1,5 @@
 """The list of finished shards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The config that is written beside the shards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The folder of the shards: whose fault a failure is, and one conversion at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

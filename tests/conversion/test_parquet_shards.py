@@ -1,7 +1,5 @@
 """Parquet shards, as pyarrow and Hugging Face's data sets read them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gpupipe.conversion.convert import ConversionResult

@@ -1,7 +1,5 @@
 """How fields are stored, and what is refused by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

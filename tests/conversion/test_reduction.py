@@ -1,7 +1,5 @@
 """Images that are made smaller: size, orientation, depth, and the numbers of masks."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Samples as they are stored: bytes, and boxes and points with their numbers."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

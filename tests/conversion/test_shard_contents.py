@@ -1,7 +1,5 @@
 """What is read back is compared with what was written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tar shards, as WebDataset, tarfile and DALI's wds2idx read them."""
 
-from __future__ import annotations
-
 import gc
 import tarfile
 from pathlib import Path

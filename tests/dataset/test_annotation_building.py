@@ -1,7 +1,5 @@
 """Columns of boxes from a list in any order: they are grouped by sample, and checked."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Columns of annotations: taking samples, saving in an index, and what is inconsistent."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

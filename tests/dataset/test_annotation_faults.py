@@ -1,7 +1,5 @@
 """Faults of annotations: which boxes have them, and which samples they belong to."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

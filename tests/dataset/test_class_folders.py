@@ -1,7 +1,5 @@
 """Data sets with one folder per class."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

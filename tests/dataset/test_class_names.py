@@ -1,7 +1,5 @@
 """The names of the classes in a list or a file, and labels as numbers or names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the contract of columns gives every column; strings in one array."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Columns of files and of parts of files."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

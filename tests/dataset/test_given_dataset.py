@@ -1,7 +1,5 @@
 """What is a data set, and what it is called."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

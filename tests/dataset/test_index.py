@@ -1,7 +1,5 @@
 """The index, and how it is kept in a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

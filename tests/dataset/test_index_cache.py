@@ -1,7 +1,5 @@
 """Saved indexes, valid as long as their files are unchanged."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

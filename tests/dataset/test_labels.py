@@ -1,7 +1,5 @@
 """Labels as data sets write them, and the numbers of their classes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Layouts: the axes of arrays as letters."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.dataset.layout import (

@@ -1,7 +1,5 @@
 """Annotations made from lists: labels, names of classes, and a class of the sample itself."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

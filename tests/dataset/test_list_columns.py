@@ -1,7 +1,5 @@
 """The settings of columns of lists: what fits together, and the specs of their fields."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pydantic

@@ -1,7 +1,5 @@
 """Paths of a manifest, inside the root or not; messages for paths that are not there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which sources grow: their epochs may have different samples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Parts of files, with the extension and without; files and rows that several threads read."""
 
-from __future__ import annotations
-
 import errno
 import os
 import zlib

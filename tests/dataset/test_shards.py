@@ -1,7 +1,5 @@
 """Patterns of shards, and the errors that name one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The contract of a source."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The type of a field between two steps."""
 
-from __future__ import annotations
-
 import torch
 
 from gpupipe.dataset.spec import Spec

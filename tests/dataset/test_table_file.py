@@ -1,7 +1,5 @@
 """Files of named arrays."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The file of a decoded cache is a user's own, and changes by other programs are noticed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

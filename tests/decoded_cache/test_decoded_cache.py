@@ -1,7 +1,5 @@
 """The decoded cache under the CPU engine: what is kept, for how long, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

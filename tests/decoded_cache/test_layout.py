@@ -1,7 +1,5 @@
 """The bytes of a cache of decoded images."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.decoded_cache.layout import (

@@ -1,7 +1,5 @@
 """Where the files of decoded caches are, which belongs to a job, and how they are emptied."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

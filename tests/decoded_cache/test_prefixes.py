@@ -1,7 +1,5 @@
 """Which steps the decoded cache keeps the results of, and which settings are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The file of records: what is added is found, in every process; what is damaged is not."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What is the same for all decoders: their order, limits, blame, depths and EXIF orientations."""
 
-from __future__ import annotations
-
 import pickle
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Errors of decoders that are called from Python: of the file, or of the machine."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

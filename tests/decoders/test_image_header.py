@@ -2,8 +2,6 @@
 exception.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images that Pillow opens, but whose pixels it would read wrong, are refused by name."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pixels as PNM files."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The site, built once for all tests."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

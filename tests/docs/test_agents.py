@@ -1,7 +1,5 @@
 """SKILL.md and llms.txt: what the script makes of the pages, and nothing that does not exist."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every code block of the docs: Python and bash run, YAML and commands are checked."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

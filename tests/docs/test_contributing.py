@@ -1,7 +1,5 @@
 """Each path, name, command and piece of code that CONTRIBUTING.md shows is there."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import re

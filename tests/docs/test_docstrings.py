@@ -1,7 +1,5 @@
 """Each entry of Args and each backticked name in a docstring of gpupipe exists."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import keyword

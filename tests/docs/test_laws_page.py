@@ -1,7 +1,5 @@
 """The page of the laws names tests that exist, and all tests that name a law."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the site says of the measurements."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

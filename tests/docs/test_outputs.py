@@ -1,7 +1,5 @@
 """What the docs show as output is what the commands print today."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

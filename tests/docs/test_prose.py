@@ -1,7 +1,5 @@
 """Words that a reader has to read twice are in no page, in no help text and in no docstring."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """All checks on this machine, and the verdicts on cores, memory, files and the cache folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

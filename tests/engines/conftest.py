@@ -1,7 +1,5 @@
 """Folders of images some of which are broken."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Arrays as they are stored: what the engines deliver, hold and refuse."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """to_dtype on arrays: the numbers of torchvision, and the nearest that a dtype holds."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

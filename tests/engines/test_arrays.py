@@ -1,7 +1,5 @@
 """Steps on arrays: equal on both engines, to NumPy, and to torchvision's functional ops."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 engine's message, and the first and last bytes of the file, say what is wrong with a sample.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The contract of an engine: what a class must have, and how a job draws the steps of a batch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Iterator
 from dataclasses import FrozenInstanceError

@@ -4,8 +4,6 @@ it.
 python tests/corpus_runs.py --all       # the same with every batch size, threads and decoding
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

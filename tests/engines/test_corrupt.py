@@ -1,7 +1,5 @@
 """Broken samples under on_error: raise: named, with the reason; and what is no error."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

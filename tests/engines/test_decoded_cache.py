@@ -1,7 +1,5 @@
 """The decoded cache on every engine: the same pixels to the bit, with and without."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

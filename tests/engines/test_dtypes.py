@@ -5,8 +5,6 @@ so each step meets each dtype and each kind of data, and one loader has all step
 GPUPIPE_TEST_ALL=1 (`make test-all`) it gets all three, and a loader of its own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

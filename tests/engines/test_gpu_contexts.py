@@ -1,7 +1,5 @@
 """No thread that works for a GPU makes a context on another one: hundreds of MiB of each rank."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

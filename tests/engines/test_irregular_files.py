@@ -1,7 +1,5 @@
 """A FIFO in the place of an image is a broken sample: no engine waits for it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -2,8 +2,6 @@
 memory: the same bits and strides as torch makes of the batch, with the extension and without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

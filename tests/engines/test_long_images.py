@@ -1,7 +1,5 @@
 """Images that are long and thin pass every engine: no engine has a limit that the others lack."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

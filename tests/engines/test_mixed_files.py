@@ -2,8 +2,6 @@
 tests/gpu/test_any_file.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

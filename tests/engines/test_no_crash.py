@@ -1,7 +1,5 @@
 """What would take the process down, and so is run in one of its own."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

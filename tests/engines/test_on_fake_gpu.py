@@ -2,8 +2,6 @@
 lasts as long as it is used.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import replace

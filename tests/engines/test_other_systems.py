@@ -3,8 +3,6 @@
 A child takes away what these systems lack. `.ci/windows` runs Windows' own Python.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

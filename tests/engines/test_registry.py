@@ -1,7 +1,5 @@
 """Finding engines by name, an engine of another package, and who may know the name of an engine."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Samples that come several times in an epoch: each time with draws of its own, on every engine."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Broken samples under on_error: skip: left out alone, and their neighbours are not touched."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

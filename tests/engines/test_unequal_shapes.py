@@ -1,7 +1,5 @@
 """Images of unequal size, as lists and padded, on every engine and over every transport."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Views: several fields out of one decode, on both engines, from a server, and after a resume."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Samples, labels and values in a store, as rows and as groups; what is wrong in a request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

@@ -1,7 +1,5 @@
 """Lists in columns of Arrow: as JSON gives them, in every form, and slices of tables too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Labels, numbers and texts in the columns of pyarrow tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """COCO files: what is read is what json reads; what is wrong is named with its record."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

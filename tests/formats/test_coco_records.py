@@ -1,7 +1,5 @@
 """Records of COCO: numbers beyond float32, and annotations of several parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every form of a tf.train.Example that the wire format allows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

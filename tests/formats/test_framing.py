@@ -1,7 +1,5 @@
 """The framing of TFRecords: where each record lies, and what is wrong with damaged files."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 

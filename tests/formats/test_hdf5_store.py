@@ -1,7 +1,5 @@
 """Every way in which HDF5 stores numbers: what gpupipe reads is what h5py reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

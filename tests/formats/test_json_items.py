@@ -1,7 +1,5 @@
 """Items of arrays in a JSON file: they are those that json finds, whatever the size of blocks."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Lists of samples in .jsonl: a JSON object a line, and what is wrong is named with its line."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lists in rows of JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

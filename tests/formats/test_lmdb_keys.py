@@ -1,7 +1,5 @@
 """Keys and values of LMDB databases, and templates of keys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files of ids."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

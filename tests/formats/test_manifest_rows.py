@@ -1,7 +1,5 @@
 """The columns of a manifest: found by name, or refused with the name that was meant."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.errors import DataError

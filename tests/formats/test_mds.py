@@ -1,7 +1,5 @@
 """Shards of Streaming: one that the package wrote, and damage of every kind."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

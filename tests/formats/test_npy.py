@@ -1,7 +1,5 @@
 """Headers of .npy files that NumPy writes or that are refused, and the arrays of .npz files."""
 
-from __future__ import annotations
-
 import io
 import random
 import zipfile

@@ -1,7 +1,5 @@
 """What a Parquet footer declares of its columns, as pyarrow reads it too."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fields of Protocol Buffers messages, parsed for many messages at a time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

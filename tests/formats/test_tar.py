@@ -2,8 +2,6 @@
 no whole tar of plain files is refused.
 """
 
-from __future__ import annotations
-
 import io
 import tarfile
 from typing import Any

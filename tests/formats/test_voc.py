@@ -1,7 +1,5 @@
 """VOC's XML: what is read, and that no entity is."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

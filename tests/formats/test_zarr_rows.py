@@ -1,7 +1,5 @@
 """Parts of the rows of Zarr stores: which chunks and files each has, and what zarr reads of it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -66,11 +64,11 @@ def test_each_part_is_a_store_of_its_rows(tmp_path: Path, version: int) -> None:
             (part / name).parent.mkdir(parents=True, exist_ok=True)
             (part / name).write_bytes(content)
         group = zarr.open_group(part, mode="r")
-        assert np.array_equal(group["a/images"][:], IMAGES[begin:end])  # type: ignore[index]
-        assert np.array_equal(group["masks"][:], IMAGES[begin:end, ..., 0] > 30)  # type: ignore[index]
-        assert np.array_equal(group["labels"][:], np.arange(begin, end))  # type: ignore[index]
-        assert np.array_equal(group["v"][:], np.arange(begin, end) / 2)  # type: ignore[index]
-        assert np.array_equal(group["names"][:], NAMES[begin:end])  # type: ignore[index]
+        assert np.array_equal(group["a/images"][:], IMAGES[begin:end])
+        assert np.array_equal(group["masks"][:], IMAGES[begin:end, ..., 0] > 30)
+        assert np.array_equal(group["labels"][:], np.arange(begin, end))
+        assert np.array_equal(group["v"][:], np.arange(begin, end) / 2)
+        assert np.array_equal(group["names"][:], NAMES[begin:end])
         assert group["a/images"].attrs["unit"] == "lux"
         objects = [name for name in members if name.rpartition("/")[2] not in METADATA]
         of_images = 1 if version == 3 else 2  # a shard of chunks, or two chunks

@@ -1,7 +1,5 @@
 """Every way in which Zarr stores numbers: what gpupipe reads is what zarr reads."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

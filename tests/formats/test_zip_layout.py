@@ -1,7 +1,5 @@
 """ZIP files whose members are written in any order: what Python and gpupipe read of them."""
 
-from __future__ import annotations
-
 import os
 import resource
 import zipfile

@@ -5,8 +5,6 @@ image_runs.py.
 python tests/fuzz/deliver_images.py ROOT OPTIONS OUT
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

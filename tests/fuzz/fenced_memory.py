@@ -1,7 +1,5 @@
 """Memory between pages that nobody may touch: a read or write outside ends the process."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 from typing import Any

@@ -6,8 +6,6 @@ gigabyte of memory, no span outside the file, no path outside the folder. What T
 compared with what protobuf reads, and the members of a tar with what tarfile finds.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import json

@@ -4,8 +4,6 @@ in place of numbers, XML entities. The sources must name the file, or the sample
 python tests/fuzz/fuzz_annotations.py 2000    # damages; prints how often what happened
 """
 
-from __future__ import annotations
-
 import collections
 import copy
 import json

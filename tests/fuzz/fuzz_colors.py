@@ -5,8 +5,6 @@ may touch, and must stay as they are. All variants have to make the same pixels.
 other than a blur have to make those of torchvision.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ of the scalar one, and those have to be the pixels of NumPy, or of Pillow, to th
 transforms are compared with torchvision's in tests/engines/cpu/test_compiled_degradations.py.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

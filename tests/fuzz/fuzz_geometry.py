@@ -6,8 +6,6 @@ between pages that nobody may touch, and must stay as they are. All variants hav
 values, and those of an image and of a batch have to be equal.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -12,8 +12,6 @@ process that dies, hangs or takes 2 GB is a finding, and the mutants that make i
 for.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -4,8 +4,6 @@ must return the index of its data, and save it again.
 python tests/fuzz/fuzz_index.py 400    # damages; prints how often what happened
 """
 
-from __future__ import annotations
-
 import collections
 import logging
 import os

@@ -5,8 +5,6 @@ one of its own errors.
 python tests/fuzz/fuzz_npy.py 600
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import tempfile

@@ -5,8 +5,6 @@ files, one behind the other, or there is an error.
 python tests/fuzz/fuzz_raw.py 600
 """
 
-from __future__ import annotations
-
 import itertools
 import struct
 import sys

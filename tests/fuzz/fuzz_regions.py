@@ -6,8 +6,6 @@ file that is refused goes to other decoders, and is no finding. Memory has to st
 take a second.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import dataclass

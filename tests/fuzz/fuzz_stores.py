@@ -5,8 +5,6 @@ this process gets samples or a DataError that names the store, and its memory st
 python tests/fuzz/fuzz_stores.py 2000
 """
 
-from __future__ import annotations
-
 import io
 import json
 import resource

@@ -7,8 +7,6 @@ comes in, the answer is a message or Malformed, within the memory that the limit
 allow. It ends with status 1 at the first input that is taken otherwise, and prints it.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import resource

@@ -2,8 +2,6 @@
 on seeds with mistakes in them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,7 +1,5 @@
 """Damaged image files: a deterministic stream of them, by format and by kind of damage."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 import zlib

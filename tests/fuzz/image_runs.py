@@ -1,7 +1,5 @@
 """Runs an engine on a folder of mutants among good files, in a process that a file may end."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

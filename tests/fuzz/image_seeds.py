@@ -2,8 +2,6 @@
 files of large images.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import struct

@@ -5,8 +5,6 @@ python tests/fuzz/fuzz_colors.py --seconds 600
 python tests/fuzz/fuzz_colors.py --first 123456 --count 1  # one case again
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import json

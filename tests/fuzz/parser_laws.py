@@ -4,8 +4,6 @@ A parser here takes (bytes of libFuzzer, a file that it may write), and raises D
 refuses the input. Anything else that it raises is a finding.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """The inputs that fuzz.py begins with: small valid files of every format, and some odd ones."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tarfile

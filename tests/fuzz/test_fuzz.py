@@ -1,7 +1,5 @@
 """Some seconds of fuzzing, of all parsers in turn: GPUPIPE_FUZZ_SECONDS, by default 2."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

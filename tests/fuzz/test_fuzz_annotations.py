@@ -1,7 +1,5 @@
 """A short run of the damages to files of annotations; 2,000 of them with `make test-all`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

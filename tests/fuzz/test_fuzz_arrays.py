@@ -1,7 +1,5 @@
 """The fuzzers of the sources of arrays, for a few seconds: GPUPIPE_FUZZ_SECONDS says how many."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Some hundred cases for each fuzzer of the extensions; `make sanitize` tries more."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

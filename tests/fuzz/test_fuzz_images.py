@@ -2,8 +2,6 @@
 does 10,000.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A short run of the damages to saved indexes."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path

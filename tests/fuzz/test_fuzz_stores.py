@@ -1,7 +1,5 @@
 """Damaged HDF5 files and Zarr metadata: 60 of each here, 2,000 of each in `make test-all`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -5,8 +5,6 @@ Import anything else with pytest.importorskip(NAME, reason=...). tests/test_gpu_
 this.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Boxes, points and images of unequal size on a GPU: annotations to the bit, pixels nearly."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -2,8 +2,6 @@
 it. On a CPU: tests/engines/test_mixed_files.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The batch stage on a GPU: as on the CPU, without waiting, and the same after a resume."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """gpupipe compare, parity and profile, and the DataLoader engine, where there is a GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

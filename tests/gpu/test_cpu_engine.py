@@ -1,7 +1,5 @@
 """engine: cpu delivers to a GPU: the pixels that it makes on the CPU, from page-locked memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

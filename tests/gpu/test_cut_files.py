@@ -1,7 +1,5 @@
 """JPEGs that were cut off, on a GPU: none comes out as garbage, and no neighbour is touched."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

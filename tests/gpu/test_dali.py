@@ -1,7 +1,5 @@
 """The GPU path, on a GPU: it agrees with the CPU, and every law holds there too."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

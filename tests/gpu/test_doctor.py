@@ -1,7 +1,5 @@
 """gpupipe doctor on a machine with a GPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

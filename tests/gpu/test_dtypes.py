@@ -1,7 +1,5 @@
 """Every step on every dtype, on a GPU: what passes the config runs, and makes what the CPU does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samples of several fields on a GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A GPU behind a fork."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

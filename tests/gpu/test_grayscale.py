@@ -1,7 +1,5 @@
 """grayscale on a GPU: torchvision's pixels, by an operator that launches one kernel a batch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -2,8 +2,6 @@
 takes all JPEGs.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A GPU that fails is named, and no file is blamed for it, whatever on_error says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

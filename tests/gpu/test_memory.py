@@ -1,7 +1,5 @@
 """What a loader takes of a GPU's memory, and that it gives it back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

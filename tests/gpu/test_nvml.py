@@ -1,7 +1,5 @@
 """NVML is asked of the GPU that CUDA means, whatever CUDA_VISIBLE_DEVICES says."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the probe says of a GPU, and which loaders ask it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which GPU a rank takes, and where DALI's threads run beside it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

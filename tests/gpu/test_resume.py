@@ -1,7 +1,5 @@
 """A resumed run on a GPU goes on with the very next batch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches of a server on their way to a GPU."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -2,8 +2,6 @@
 queued: its memory lasts until they have run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

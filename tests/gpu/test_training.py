@@ -1,7 +1,5 @@
 """Training with Lightning on a GPU: the trainer's device is the loader's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A folder of images with drawn boxes and points: a source for tests, and loaders of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HDF5 files and Zarr stores, and the samples that gpupipe finds in them."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

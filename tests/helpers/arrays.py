@@ -1,7 +1,5 @@
 """Arrays in files, and what the engines deliver of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

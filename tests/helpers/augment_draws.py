@@ -1,7 +1,5 @@
 """Draws of augmentation policies, ours and torchvision's: whether they have one distribution."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The worker's side of the Ray engine, without Ray."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

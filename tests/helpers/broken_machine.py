@@ -5,8 +5,6 @@
 It prints the class and the message of the error in a line each, and how many samples were skipped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """What lies in a cache, and an epoch that used it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gpupipe.cache import evict, shard_files

@@ -1,7 +1,5 @@
 """Loaders over a growing cache, and processes that tests wait for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A process that trains over a growing cache, a step at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

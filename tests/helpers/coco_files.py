@@ -1,7 +1,5 @@
 """Small COCO and VOC data sets, drawn from a seed, with images that can be decoded."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -10,8 +10,6 @@ Python blocks of a page share their names, as in one script. Bash blocks run in 
 `replace`, a dict that `before` may set, is replaced in the blocks after it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What colour steps make of photographs, by DALI and by torchvision."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stages of gpupipe._kernels that change colours, and what torchvision makes of the same image."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any

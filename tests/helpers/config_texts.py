@@ -1,7 +1,5 @@
 """Texts of configs, and what is wrong with a config. Tests of gpupipe/config use them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Configs of photographs, and their conversion to shards."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@
 Prints a line of JSON before each run and one after it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """The tables in docs/formats.md of what each engine does with each file of the corpus."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders of images some of which are broken, each in a way of its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An engine that only counts, for tests of a loader's life cycle."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 
 import torch

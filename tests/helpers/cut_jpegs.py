@@ -1,7 +1,5 @@
 """JPEGs of many kinds, whole and cut off, as Pillow writes them."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Looks at DALI's graphs as nodes, for which no GPU is needed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DALI's stack traces of operators."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

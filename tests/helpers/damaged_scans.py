@@ -7,8 +7,6 @@ Every good file must come with the pixels that it has without the others; on a G
 decoders, to three levels. Every damaged file must be delivered or listed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the tests of the DataLoader engine share."""
 
-from __future__ import annotations
-
 import os
 from multiprocessing import active_children
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests of the decoded cache share: a folder in memory of their own, and its files."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

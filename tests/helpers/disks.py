@@ -1,7 +1,5 @@
 """Disks that are nearly full, and disks whose power fails."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

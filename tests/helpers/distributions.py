@@ -1,7 +1,5 @@
 """Whether draws have the distribution that they should have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Images so small that everything but the loading of data costs nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

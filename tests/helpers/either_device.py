@@ -4,8 +4,6 @@ On a CPU they show that what they do there is right in itself, before a GPU is a
 does is marked `either_device`.
 """
 
-from __future__ import annotations
-
 import torch
 
 TYPE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,7 +1,5 @@
 """Ways to divide an epoch into batches over ranks, and the plans of all ranks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any

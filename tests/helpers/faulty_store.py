@@ -1,7 +1,5 @@
 """A store on loopback that misbehaves on demand, in a thread or in a process that can be killed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """Folders of images as tests make them, and what an index says of them."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

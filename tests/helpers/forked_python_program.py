@@ -6,8 +6,6 @@ It imports little, and nothing of this folder: it is started hundreds of times i
 tests, and json, subprocess and pathlib would take three times as long as all else.
 """
 
-from __future__ import annotations
-
 import marshal
 import os
 import signal

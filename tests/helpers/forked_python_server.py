@@ -6,8 +6,6 @@ A fork of it that has imported torch alone serves at SOCKET.torch. It imports no
 forked_python.py, and ends when its standard input does.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import marshal

@@ -1,7 +1,5 @@
 """What happens in forked processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 from typing import Any
 

@@ -5,8 +5,6 @@ torchvision, DALI and gpupipe: what an import does, or a variable that is read a
 be tested there.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping, Sequence

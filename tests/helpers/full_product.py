@@ -1,7 +1,5 @@
 """Whether this run tests full products of cases (`make test-all`), or a choice of each."""
 
-from __future__ import annotations
-
 import os
 
 IS_FULL = os.environ.get("GPUPIPE_TEST_ALL") == "1"

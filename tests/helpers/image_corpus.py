@@ -5,8 +5,6 @@ written, so that no decoder judges itself. For lossy files they are what Pillow 
 that Pillow cannot read, imagecodecs.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import warnings

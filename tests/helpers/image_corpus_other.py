@@ -1,7 +1,5 @@
 """The other formats of image_corpus.py, and those that gpupipe does not read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cv2

@@ -1,7 +1,5 @@
 """The TIFFs of image_corpus.py: by tifffile, Pillow and OpenCV."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Images, masks and arrays, and a pipeline for them."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

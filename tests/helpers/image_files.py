@@ -1,7 +1,5 @@
 """Image files as bytes."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

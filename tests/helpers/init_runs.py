@@ -1,7 +1,5 @@
 """Folders of data as users have them, and what `gpupipe init` makes of them."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 make of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arguments of the functions of gpupipe._kernels."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A leases of one epoch of 12 batches, and clients who say what clients say."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samples with lists of boxes, written in each format that a source reads lists from."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """LMDB databases of tests, as the library writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

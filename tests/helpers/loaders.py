@@ -1,7 +1,5 @@
 """One way to make a loader in tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol

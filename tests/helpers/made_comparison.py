@@ -1,7 +1,5 @@
 """Comparisons with known figures, made by hand."""
 
-from __future__ import annotations
-
 import re
 
 from gpupipe.bench.comparison import Comparison, Contestant, Result

@@ -1,7 +1,5 @@
 """Manifests that tests write, and what file_list makes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -6,8 +6,6 @@ compares them with its list:
     python tests/helpers/mirror.py > tests/helpers/modules_without_tests.txt
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 must come of them on a CPU and on a GPU.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images that are valid but odd, as bytes by kind."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Packages with a step that is not as it should be, and how it fails."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

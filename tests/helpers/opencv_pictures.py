@@ -1,7 +1,5 @@
 """Images on which kernels with OpenCV run, and how far the results may be from torchvision's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ web sites write; `orientation/*.jpg` has one photograph in each EXIF orientation
 once, to a folder of the user's cache that is named by the content of this file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Pipelines written as text, and the mistakes in them."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.errors import ConfigError

@@ -1,7 +1,5 @@
 """An installed package with steps, sources or engines of its own, as pip would leave it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """A job on PNG files with the given contents, for tests of what is done about bad ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

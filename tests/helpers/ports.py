@@ -1,7 +1,5 @@
 """A port that nobody else takes between one use and the next."""
 
-from __future__ import annotations
-
 import random
 import socket
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Loaders on the Ray engine in tests, and the batches of the local engine that they must equal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

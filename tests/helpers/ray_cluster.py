@@ -4,8 +4,6 @@ Its workers are forks of a Python that has imported torch: to import it takes ea
 time. tests/engines/ray/test_cluster.py starts workers as Ray does.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import gc

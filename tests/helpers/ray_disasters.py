@@ -1,7 +1,5 @@
 """What happens to the workers of a Ray cluster: killed, paused, their nodes removed and added."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Writes MXNet's .rec files, and says what those in tests/data hold."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

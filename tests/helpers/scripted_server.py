@@ -1,7 +1,5 @@
 """A server whose messages a test plays one by one, and clients of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Servers in threads of the test's own process."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

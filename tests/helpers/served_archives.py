@@ -1,7 +1,5 @@
 """Tar archives of a small data set, and a real HTTP server that offers them."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Fewer and smaller images, for tests that do not need large ones."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

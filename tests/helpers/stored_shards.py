@@ -1,7 +1,5 @@
 """Shards as stores have them, of each format, and what a cache of them holds."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

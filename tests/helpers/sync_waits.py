@@ -1,7 +1,5 @@
 """Where the thread of a test waits for the GPU, as torch sees it."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Iterator

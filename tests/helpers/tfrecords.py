@@ -1,7 +1,5 @@
 """TFRecord files that tests write, and those that TensorFlow wrote."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -5,8 +5,6 @@ PYTHONPATH names the copy, and so stands before the editable installation. What 
 another environment or in isolated mode takes the code of the installation.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Boxes and points of images whose rows and columns are swapped, compared with the pixels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

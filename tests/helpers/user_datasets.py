@@ -1,7 +1,5 @@
 """Data sets as users write them, for the source python."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """Functions and classes as users write them, for the step python."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

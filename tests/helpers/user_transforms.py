@@ -1,7 +1,5 @@
 """A transform as users write them, for from_torchvision."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchvision.transforms.v2 import RandomCrop

@@ -1,7 +1,5 @@
 """ZIP archives of tests, as Python's zipfile writes them."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The working directory of the tests of `gpupipe init`: empty but for the folder `set`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """gpupipe init on .npy and .npz files: parts, labels and layouts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Columns of lists that look like boxes: the config offers them, and the user chooses a format."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

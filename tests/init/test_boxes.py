@@ -1,7 +1,5 @@
 """Images with boxes: `gpupipe init` finds COCO's and VOC's annotations, and the config runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which source reads a folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """gpupipe init on images with segmentation masks."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

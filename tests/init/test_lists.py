@@ -1,7 +1,5 @@
 """gpupipe init on lists beside images: .csv, .json and others."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -150,7 +148,7 @@ def test_a_column_tells_the_parts(data: Path) -> None:
     lines = [f"a{n},{('train', 'train', 'val', 'test')[n]},{n % 2}" for n in range(4)]
     (data / "l.csv").write_text(rows("id,split,y", *lines, "a9,train,0"))
     said = init_and_run("set")
-    assert "the parts of l.csv are told by its column 'split'; 1 row of neither part" in said
+    assert "the parts of l.csv are named by its column 'split'; 1 row of neither part" in said
     assert "1 row of l.csv left out, with no image: a9" in said
     assert "train/a3.jpg" in said.partition("not read: ")[2]
     assert Path("train_list.csv").read_text().count("\n") == 3
@@ -162,7 +160,7 @@ def test_folders_tell_the_parts_of_a_list(data: Path) -> None:
     lines = [f"{name},{name[1]}" for name in ("a0", "a1", "a2", "a3", "b0", "b1")]
     (data / "l.csv").write_text(rows("id,label", *lines))
     said = init_and_run("set")
-    assert "the parts of l.csv are told by the folders of the images" in said
+    assert "the parts of l.csv are named by the folders of the images" in said
     assert Path("val_list.csv").read_text().splitlines()[1:] == ["val/b0.jpg,0", "val/b1.jpg,1"]
 
 

@@ -1,7 +1,5 @@
 """What samples of shards are called."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """gpupipe init on HDF5 files and Zarr stores: rows, groups, labels and layouts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

@@ -1,7 +1,5 @@
 """What hints that data was not read as it was meant."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Lists of samples in the forms that people write, and the column that holds the labels."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Photographs with planted faults, as training and validation data."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Hashes at a distance of at most 4 bits share a group, and no others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components

@@ -1,7 +1,5 @@
 """What is measured on one file, against Pillow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Annotations that disagree with the files."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

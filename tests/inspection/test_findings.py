@@ -1,7 +1,5 @@
 """What was planted is found, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

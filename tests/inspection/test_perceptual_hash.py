@@ -1,7 +1,5 @@
 """The perceptual hash, against the package imagehash."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

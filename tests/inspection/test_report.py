@@ -1,7 +1,5 @@
 """The page of an inspection: all findings with pictures, and nothing from elsewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

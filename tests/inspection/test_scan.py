@@ -1,7 +1,5 @@
 """Results are saved part by part, and read again until a file changes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Histograms count every image once; normalize has the mean of the means."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a loader is made of, and connecting to servers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

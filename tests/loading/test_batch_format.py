@@ -1,7 +1,5 @@
 """The formats of a batch with boxes: packed, padded, lists, torchvision's and DETR's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -10,8 +10,6 @@ what the program has made, and not what was imported before the fork: that takes
 time less.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Which settings of `loader:` an engine uses, and how it is told that another has no effect."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

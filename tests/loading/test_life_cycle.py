@@ -1,7 +1,5 @@
 """The states of a loader's life cycle, with an engine that only counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.engines.base import Batch

@@ -1,7 +1,5 @@
 """load() and `gpupipe check` look for the files that a list names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

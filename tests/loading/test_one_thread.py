@@ -1,7 +1,5 @@
 """One loader in several threads: close() waits, and two threads that iterate get an error."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

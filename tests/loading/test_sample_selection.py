@@ -1,7 +1,5 @@
 """Settings of loader: that choose samples."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stages of the C++ extensions: programs, branches, windows, and what is no stage."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a stage throws while it runs without the GIL becomes an exception of Python."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

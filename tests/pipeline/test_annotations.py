@@ -1,7 +1,5 @@
 """Annotations: what a step sees of a batch's boxes, and what it may change."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

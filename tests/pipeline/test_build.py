@@ -1,7 +1,5 @@
 """What is said of a step that is written wrong, and of a file that is no pipeline."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.dataset.spec import Spec

@@ -1,7 +1,5 @@
 """Steps inside containers: places of mistakes, fingerprints, masks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

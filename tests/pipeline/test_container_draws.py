@@ -1,7 +1,5 @@
 """Draws inside containers: law 1."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps inside containers work only on the samples that need them."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Entries: what their steps' code may do wrong, and what is said of steps that do not fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

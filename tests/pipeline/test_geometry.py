@@ -1,7 +1,5 @@
 """Formulas of geometry, held against torchvision's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from torchvision.transforms.functional import _get_perspective_coeffs

@@ -1,7 +1,5 @@
 """The base of steps that resize, in a step that halves the sides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

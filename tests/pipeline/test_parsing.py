@@ -1,7 +1,5 @@
 """The items of a list of steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

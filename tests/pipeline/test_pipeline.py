@@ -1,7 +1,5 @@
 """What comes out of a pipeline, and its fingerprint."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.pipeline.build import build_pipeline

@@ -1,7 +1,5 @@
 """Random windows: the extension's and NumPy's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a schedule may be, and what is said of one that is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

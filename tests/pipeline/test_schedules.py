@@ -1,7 +1,5 @@
 """Pipelines whose numbers change from epoch to epoch: one for each phase, checked at the start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -2,8 +2,6 @@
 than an image's.
 """
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

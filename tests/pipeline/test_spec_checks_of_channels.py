@@ -1,7 +1,5 @@
 """What steps check of channels, colours and numbers per channel."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.dataset.spec import Spec

@@ -1,7 +1,5 @@
 """Steps of other packages: their mistakes are reported as those of built-in ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pydantic

@@ -1,7 +1,5 @@
 """Steps by name."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """Views in a pipeline's YAML: the fields that they make, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.errors import ConfigError

@@ -1,7 +1,5 @@
 """Where the fields of a batch lie, and batches as bytes and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Messages that are decoded, and frames that are none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

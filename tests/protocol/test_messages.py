@@ -1,7 +1,5 @@
 """What messages may hold: whatever a peer sends, no number or list is beyond its limit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Files of keys, and addresses that need none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Slots of shared memory, and buffers that are reused."""
 
-from __future__ import annotations
-
 import gc
 import os
 

@@ -1,7 +1,5 @@
 """What listens at an address, and the waking of a thread that polls."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

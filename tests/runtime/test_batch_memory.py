@@ -1,7 +1,5 @@
 """Memory that is used again only when the last tensor over it is gone, whoever holds it."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

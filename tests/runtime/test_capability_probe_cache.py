@@ -2,8 +2,6 @@
 depends on.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Which GPU a process takes, and what is asked of NVIDIA's driver."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Failures of the machine, which no sample and no step causes."""
 
-from __future__ import annotations
-
 import errno
 import os
 

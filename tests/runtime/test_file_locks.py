@@ -1,7 +1,5 @@
 """Locks of files: one holder at a time, who waits, and what a forked child keeps."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Files that other processes use too, and the folders of the user."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pwd

@@ -1,7 +1,5 @@
 """What the child does by itself; test_function_pool.py and test_function_process.py call it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

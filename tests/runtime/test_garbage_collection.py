@@ -1,7 +1,5 @@
 """No garbage is collected while modules are imported."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is installed, the commands that install what is missing, and the compiled extensions."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Tensors on the CPU stay where they are. Copies to a GPU: tests/gpu."""
 
-from __future__ import annotations
-
 import torch
 
 from gpupipe.runtime.memory import on_device, record_stream, to_device

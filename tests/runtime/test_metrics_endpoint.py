@@ -1,7 +1,5 @@
 """An endpoint for Prometheus; tests/test_monitor.py and tests/server scrape one."""
 
-from __future__ import annotations
-
 import os
 import socket
 import urllib.request

@@ -1,7 +1,5 @@
 """Steps and sources of other packages that are broken: they are named, and never a sample."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from multiprocessing import active_children

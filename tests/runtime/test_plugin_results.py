@@ -1,7 +1,5 @@
 """Steps of other packages whose results are not what their spec says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -6,8 +6,6 @@ The processes of the tests with a FIFO hold its writing end. Reading it ends whe
 has ended.
 """
 
-from __future__ import annotations
-
 import fcntl
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The progress bar of load(), in the kernel of a real notebook."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

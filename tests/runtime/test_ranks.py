@@ -1,7 +1,5 @@
 """What launchers say of ranks and of the cores that they share."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

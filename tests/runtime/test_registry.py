@@ -1,7 +1,5 @@
 """Classes by name, of a package and of plugins."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -2,8 +2,6 @@
 away what Windows lacks.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lines of text that fit a screen."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.runtime.text import find_lines, wrap_words

@@ -1,7 +1,5 @@
 """Events of a trace, and the ranges that another profiler gets."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Hypothesis has no deadline: beside other load any example may take long."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 
 settings.register_profile("no deadline", deadline=None)

@@ -1,7 +1,5 @@
 """Draws: pure functions of what they belong to, and distributions computed from them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The order of the samples in an epoch, and its division into batches."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

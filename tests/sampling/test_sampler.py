@@ -1,7 +1,5 @@
 """The order of the samples, and what does not change it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The position of a sampler: resume, also with another number of ranks, and set_epoch()."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

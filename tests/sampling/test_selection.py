@@ -1,7 +1,5 @@
 """Selections, states that were made with another one, and mixtures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

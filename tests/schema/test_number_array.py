@@ -1,7 +1,5 @@
 """Arrays of numbers in a config: lists and .npy files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -14,8 +14,6 @@ Meanwhile a client reads epochs. The script ends with 1 if an epoch was wrong, i
 nothing in the last third of the time, or if the server took more memory than --limit allows.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Little images to serve."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -11,8 +11,6 @@ client goes on from the last state that was written down.
 `--scale` multiplies all timeouts and pauses.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

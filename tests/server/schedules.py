@@ -13,8 +13,6 @@ so is the server. Then what was written down is checked:
   killed before the server knew of it, all but once.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Which client leases which batch."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.server.batch_leases import Leased, MustWait, NotNeeded

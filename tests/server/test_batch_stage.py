@@ -1,7 +1,5 @@
 """The client of a server mixes the batches: the server sends them as its engine makes them."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from pathlib import Path

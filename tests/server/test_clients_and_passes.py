@@ -1,7 +1,5 @@
 """A pass, whose steps are queued, being made, leased or done; what a server knows of a client."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.server.clients_and_passes import (

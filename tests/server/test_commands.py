@@ -1,7 +1,5 @@
 """gpupipe serve, status and keys, as one types them; metrics as Prometheus reads them."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

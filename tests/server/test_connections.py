@@ -1,7 +1,5 @@
 """What a server sends, what it does not send any more, and whom it lets in."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

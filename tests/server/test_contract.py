@@ -2,8 +2,6 @@
 server and from several.
 """
 
-from __future__ import annotations
-
 import threading
 from contextlib import ExitStack
 from pathlib import Path

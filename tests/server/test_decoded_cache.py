@@ -1,7 +1,5 @@
 """The decoded cache of a server: its engine fills it, and clients get the same batches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

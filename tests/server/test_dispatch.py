@@ -1,7 +1,5 @@
 """When a server whose engine failed may close, and how many long answers a connection gets."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.protocol.messages import Failed

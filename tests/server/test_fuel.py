@@ -1,7 +1,5 @@
 """Fuel's wire format, read as Fuel reads it; and Fuel's data stream over a server of gpupipe."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Where clients begin that come when others are there, or are gone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -2,8 +2,6 @@
 every order of disasters that hypothesis thinks of.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What records change, and that a snapshot leads to the same state."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gpupipe.server.clients_and_passes import SessionStarted

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-
 def test_the_line_shows_rates_over_the_last_seconds() -> None:
     from gpupipe.server.metrics import Ticker, format_line
 

@@ -1,7 +1,5 @@
 """When passes begin, who enters them, and what clients are told."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.protocol import messages

@@ -1,7 +1,5 @@
 """The batches that the producer keeps."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where clients begin after a server was stopped, or crashed."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """A server under a schedule: its batches, what it leaves to clients, and what it says of itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Servers whose epochs are not every sample once: repeats, weights, epoch_size and subset."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plans of a server are those of loaders in process, for any rank and from any position."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

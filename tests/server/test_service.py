@@ -1,7 +1,5 @@
 """The life of a server: it runs until it is stopped, frees what it took, and passes errors on."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -2,8 +2,6 @@
 of the leases of clients that are silent or come back.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.protocol import messages

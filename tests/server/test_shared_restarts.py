@@ -2,8 +2,6 @@
 servers that serve something else than the last one at their address.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator

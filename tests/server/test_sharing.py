@@ -1,7 +1,5 @@
 """Several clients of one server: what they share, what they all get, and what ranks get."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

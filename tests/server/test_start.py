@@ -1,7 +1,5 @@
 """What a server in a process of its own is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any

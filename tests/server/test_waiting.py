@@ -1,7 +1,5 @@
 """Clients that wait for a server, and say so."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

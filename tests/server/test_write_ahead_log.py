@@ -1,7 +1,5 @@
 """What a restarted server knows of its leases; a state file that is full, torn, or damaged."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import subprocess

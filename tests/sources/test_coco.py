@@ -1,7 +1,5 @@
 """The source coco: the index that it builds, what its options do, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The file_list source: what each format says, on both engines."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any content of a manifest is an index or a complaint."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

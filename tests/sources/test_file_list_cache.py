@@ -1,7 +1,5 @@
 """When the index of a manifest that was read before may be used."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

@@ -1,7 +1,5 @@
 """Several fields a sample, of manifests: images, masks, and numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

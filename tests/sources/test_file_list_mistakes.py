@@ -1,7 +1,5 @@
 """What a manifest may not say: a mistake is one line with its place."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

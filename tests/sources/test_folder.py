@@ -1,7 +1,5 @@
 """The folder source: what it finds, in ImageFolder's order."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

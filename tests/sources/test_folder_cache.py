@@ -1,7 +1,5 @@
 """When the folder source may use the index that it found before."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """`source: hdf5`: what every engine delivers, the order of chunks, and mistakes in a config."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A FIFO, or a link to a device, in the place of a file: it is named, and nothing waits for it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

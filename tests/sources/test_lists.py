@@ -1,7 +1,5 @@
 """Columns of lists: every source that has columns delivers the same boxes from the same rows."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The source mds: samples, fields, labels, values and mistakes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Arrays and options that the source numpy refuses, by the name of the file or of the setting."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

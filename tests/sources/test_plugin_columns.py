@@ -1,7 +1,5 @@
 """A source of another package with a Column of its own, in one file: images in a database."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Data sets of the user's own: what items may be, what is known of them, and what is refused."""
 
-from __future__ import annotations
-
 import io
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What recordio reads from MXNet's .rec files."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files, lists and options of recordio that are refused."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

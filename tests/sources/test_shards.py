@@ -2,8 +2,6 @@
 broken when they are loaded.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tfrecord source: what the real writers make, and what batches hold of it."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

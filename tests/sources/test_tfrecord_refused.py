@@ -1,7 +1,5 @@
 """TFRecord files and options that are refused, and what the messages name."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

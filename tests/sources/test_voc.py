@@ -1,7 +1,5 @@
 """The source voc: what it reads of Pascal VOC's folders, and what it refuses."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """webdataset: shards that WebDataset's own writer made, and shards that are broken."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

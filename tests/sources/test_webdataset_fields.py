@@ -1,7 +1,5 @@
 """Several fields a sample, of tar shards: images, masks, arrays, and numbers."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`source: zarr`: what every engine delivers, and mistakes in a config."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

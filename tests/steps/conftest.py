@@ -1,7 +1,5 @@
 """Real photographs, cut to sizes that are awkward: odd, tall, wide, small."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """test_boxes_and_points.py compares these steps with torchvision's functionals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 With GPUPIPE_TEST_ALL=1 (`make test-all`) each case has 10,000 samples.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

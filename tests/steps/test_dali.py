@@ -2,8 +2,6 @@
 hand, which must agree to the bit.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

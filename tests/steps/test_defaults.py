@@ -1,7 +1,5 @@
 """The parameters of steps have torchvision's names and defaults."""
 
-from __future__ import annotations
-
 import enum
 import inspect
 from typing import Any

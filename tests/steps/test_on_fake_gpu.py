@@ -2,8 +2,6 @@
 client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

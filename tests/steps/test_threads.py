@@ -1,7 +1,5 @@
 """Every built-in step runs on several threads at once, as the contract Step demands."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

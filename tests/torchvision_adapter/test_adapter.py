@@ -1,7 +1,5 @@
 """gpupipe.from_torchvision on whole transforms: containers, functions, and what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """torchvision's data sets, whose transforms become steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each torchvision class becomes its step, with the parameters of the object."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

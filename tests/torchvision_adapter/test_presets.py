@@ -1,7 +1,5 @@
 """gpupipe.from_torchvision on the presets of torchvision: they are the shipped pipelines."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 a JSON line a batch.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -2,8 +2,6 @@
 down what it saw.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Trains a tiny net under DDP (or FSDP), writes the ids of every batch, a JSON lin
 checkpoint behind every second step, and kills itself with SIGKILL behind step --kill.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

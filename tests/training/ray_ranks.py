@@ -3,8 +3,6 @@
 python ray_ranks.py CONFIG FOLDER [CONFIG FOLDER...]
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

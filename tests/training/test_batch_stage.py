@@ -2,8 +2,6 @@
 killed and resumed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The examples, as a reader runs them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

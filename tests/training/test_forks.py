@@ -1,7 +1,5 @@
 """Where a loader must not be made or used: it says so, and does not hang."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

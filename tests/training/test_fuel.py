@@ -1,7 +1,5 @@
 """Fuel's tutorial, the two files in examples/fuel: batches are made while the model trains."""
 
-from __future__ import annotations
-
 import runpy
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Scripts of users around PipeDataModule: LightningCLI, and the package pytorch_lightning."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The notebooks in examples/: every cell runs, and the results are those that the text promises."""
 
-from __future__ import annotations
-
 import ast
 import json
 import sys

@@ -2,8 +2,6 @@
 goes on as if it had not been.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ray Train: its workers are ranks, and its checkpoints hold the loader's position."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

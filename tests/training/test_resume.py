@@ -1,7 +1,5 @@
 """Random resumes, 50 or with GPUPIPE_TEST_ALL=1 (`make test-all`) 200; states of something else."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

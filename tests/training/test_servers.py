@@ -2,8 +2,6 @@
 of whose runs is killed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PipeDataModule's training and validation: settings for one side, the same samples on both."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from textwrap import indent

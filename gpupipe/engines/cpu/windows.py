@@ -15,8 +15,6 @@ undefined. The colours of those are not changed either, except in samples in whi
 on the whole image, as adjust_contrast does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Annotator: moves the boxes and points of a work item before any of its images is decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

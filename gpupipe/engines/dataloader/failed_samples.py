@@ -1,7 +1,5 @@
 """Runs a function for each sample of a batch, and collects which samples fail, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Builds the index of COCO annotation files: groups annotations by image, and checks them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Where a data set of the user's comes from, and what to say if its code raises."""
 
-from __future__ import annotations
-
 import traceback
 from dataclasses import dataclass
 from pathlib import Path

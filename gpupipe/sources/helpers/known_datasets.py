@@ -3,8 +3,6 @@
 A list of paths becomes an index of files, which the engines read themselves.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

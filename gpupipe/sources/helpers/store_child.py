@@ -6,8 +6,6 @@ libhdf5 can crash on a damaged file, and then ends only this process. Requests a
 of JSON; the contents of a store go into a file (see `table_file`). Read `store_reader.py` first.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -3,8 +3,6 @@
 A subclass, a loader of the user's, or a transform that is still on a data set: `__getitem__` runs.
 """
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

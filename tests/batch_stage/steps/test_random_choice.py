@@ -1,7 +1,5 @@
 """random_choice of the batch stage: one step for each batch, by its weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

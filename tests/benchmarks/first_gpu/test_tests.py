@@ -1,7 +1,5 @@
 """The part of first_gpu.sh that runs tests/gpu: it survives tests that crash and hang."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """JPEG XL: the header says the size and orientation, and all bits of a sample are read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What Pillow finds in headers of images that are not plain, and its errors in plain words."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

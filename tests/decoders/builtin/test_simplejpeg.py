@@ -1,7 +1,5 @@
 """simplejpeg: the pixels of torchvision, and who gets the files that it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """JPEG, AVIF and HEIC with torchcodec: the pixels of the other decoders, where they have any."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """torchvision decodes plain JPEGs alone: its decoder of PNG ends the process on damaged files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Samples that fail in the CPU engine cost only themselves, and are told as by other engines."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -4,8 +4,6 @@ pixels of the reference, memory that is not theirs, and refusals.
 `make sanitize` runs this file under AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 `make sanitize` runs this file under AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Every kind of image file on the CPU engine: see tests/engines/test_corpus.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

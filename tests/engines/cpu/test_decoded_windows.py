@@ -3,8 +3,6 @@
 `make sanitize` runs this file under AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

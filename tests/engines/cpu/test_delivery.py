@@ -1,7 +1,5 @@
 """Windows that are erased in the slots of a batch: the reference's pixels, in one pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The CPU engine as a whole: its pixels, what runs where, what it refuses, and its way to a GPU."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from typing import Any

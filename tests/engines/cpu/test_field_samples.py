@@ -1,7 +1,5 @@
 """Samples of a field: put in parts, taken, and selected."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gpupipe.engines.cpu.field_samples import FieldSamples

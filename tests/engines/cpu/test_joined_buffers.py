@@ -1,7 +1,5 @@
 """The joined buffers of several views: which row is where."""
 
-from __future__ import annotations
-
 import torch
 
 from gpupipe.engines.batch import DeliveryFormat

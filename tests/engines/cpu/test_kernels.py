@@ -1,7 +1,5 @@
 """The reference kernels: what each makes of one sample, against NumPy and torchvision."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where the steps of the CPU engine run: on primitives, in torch, or not at all."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

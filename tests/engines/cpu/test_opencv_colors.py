@@ -1,7 +1,5 @@
 """The colours with OpenCV: torchvision's pixels, but for a level of a few."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Windows and borders outside of an image with OpenCV, against NumPy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Changes of levels with OpenCV: torchvision's pixels, one by one and as one lookup."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

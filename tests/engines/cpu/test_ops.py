@@ -1,7 +1,5 @@
 """Operations, their names, the values of one sample, and the matrices of pixel indices."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gpupipe.engines.cpu.ops import (

@@ -1,7 +1,5 @@
 """Slots of a batch, and samples that are written to several of them at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The two forms of an image, and what has no gaps."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Operations in groups: the first rule that matches decides, and no group crosses a cut."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Samples as they are read: plain JPEGs stay bytes, and other files are opened."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -2,8 +2,6 @@
 errors as one by one.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

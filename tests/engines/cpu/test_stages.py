@@ -1,7 +1,5 @@
 """Native programs: which fields have one, and that a batch of unequal samples has none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The threads of the CPU engine: one core each, in order, and memory that stays."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import resource

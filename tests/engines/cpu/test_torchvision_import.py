@@ -1,7 +1,5 @@
 """Pipelines that need nothing of torchvision do not import it, and one that is broken is named."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is traced of primitives: a row of each sample, the sizes after calls, and refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Warps on the CPU engine: torchvision's pixels, with the extension and with OpenCV alone."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

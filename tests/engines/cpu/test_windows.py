@@ -1,7 +1,5 @@
 """Successive crops become one, and colours are changed only where a crop needs them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The primitive `add` in DALI: the numbers, and the graph for a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

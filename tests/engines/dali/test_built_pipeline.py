@@ -1,7 +1,5 @@
 """The DALI engine builds a graph for each phase of a schedule, and only then."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

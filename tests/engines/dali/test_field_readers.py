@@ -1,7 +1,5 @@
 """Samples that are parts of files: memory maps, of which only so many stay open."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 from pathlib import Path

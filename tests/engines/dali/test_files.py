@@ -3,8 +3,6 @@
 Measured with DALI 2.4, nvImageCodec 0.9.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

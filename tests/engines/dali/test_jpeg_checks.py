@@ -2,8 +2,6 @@
 are good. JPEGs whose compressed data look damaged do not reach a GPU's decoder.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -1,7 +1,5 @@
 """DALI's files are read as far ahead as `prefetch` says, whatever the graph has taken."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The annotations of a work item are moved before its images are decoded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

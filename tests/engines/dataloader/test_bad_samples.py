@@ -1,7 +1,5 @@
 """Samples that fail in the DataLoader engine cost only themselves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The DataLoader engine delivers DALI's samples, order and draws, whatever its workers are."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

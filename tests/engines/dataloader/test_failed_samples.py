@@ -1,7 +1,5 @@
 """for_each() says which samples fail, and stops where no sample is to blame."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """How a worker runs torch; its batches are in test_engine.py."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Work items hold all that a worker needs of some samples, and can be narrowed to some of them."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

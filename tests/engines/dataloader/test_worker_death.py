@@ -2,8 +2,6 @@
 test_crashing_samples.py.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

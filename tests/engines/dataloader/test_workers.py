@@ -1,7 +1,5 @@
 """The worker processes of the DataLoader engine: how many, how they start, how they end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A cluster for all tests, and the check after each test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

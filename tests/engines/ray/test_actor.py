@@ -3,8 +3,6 @@
 All of it runs in this process, without a cluster.
 """
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

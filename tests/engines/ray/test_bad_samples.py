@@ -1,7 +1,5 @@
 """What the trainer sees of samples that a worker cannot read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

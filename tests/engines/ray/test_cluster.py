@@ -1,7 +1,5 @@
 """A Ray that the engine starts where none runs, and how many workers a cluster has room for."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The decoded cache on a Ray cluster: the workers of a node share one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from helpers.decoded_caches import MEMORY, are_equal, counters, epochs_of

@@ -2,8 +2,6 @@
 remember what was sent to them. How the number of workers follows the trainer's waiting.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """The batches of the Ray engine are those of the local engine, whichever worker makes them."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

@@ -1,7 +1,5 @@
 """The workers of a trainer: what they need of the cluster and of their nodes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -2,8 +2,6 @@
 and paused, and a node is removed and added. Fifty take a quarter of an hour.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`gpupipe status ray` shows the trainers of this machine, and Ray's own counters."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -2,8 +2,6 @@
 tensors as arrays and back.
 """
 
-from __future__ import annotations
-
 import pickle
 import tempfile
 from contextlib import closing

@@ -2,8 +2,6 @@
 version, send what the client must not take.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Which steps `ship: uint8` leaves to the clients of a server, and what cannot be served so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the remote engine does before it has a batch."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

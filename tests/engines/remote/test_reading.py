@@ -1,7 +1,5 @@
 """The place of a client in a pass, the batches that it holds, and a batch that comes in pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The socket to a server: messages both ways, and the pipe that ends a wait."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The buffer of `order: chunks`, and shards of a cache; test_hdf5.py has more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ids of COCO: they are found in any order, and gaps are no error."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The fields that images of COCO have, whichever source reads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gpupipe.sources.coco import Coco

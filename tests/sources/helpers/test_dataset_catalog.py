@@ -1,7 +1,5 @@
 """Where a data set is, and what stands in for it where it cannot be fetched."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fetching a data set from a real server on this machine, and what happens where that fails."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Unpacking: members that lie outside the folder, and files that are no archives."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The parts of items, and their bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

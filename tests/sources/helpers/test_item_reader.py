@@ -1,7 +1,5 @@
 """Items that are read once for all of their parts."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from typing import Any

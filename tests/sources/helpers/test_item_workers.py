@@ -1,7 +1,5 @@
 """Items that are read in processes of their own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Data sets whose labels are known before their items are read."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

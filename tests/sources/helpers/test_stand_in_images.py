@@ -1,7 +1,5 @@
 """The drawn faces: as many as asked, of LFW's shape and size on disk, and the same every time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

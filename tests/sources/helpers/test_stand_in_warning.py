@@ -1,7 +1,5 @@
 """Drawn faces in the place of LFW are never delivered without a word, in Python and in commands."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import warnings

@@ -1,7 +1,5 @@
 """Stores are read in child processes: their errors, and their end by a signal, are DataErrors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

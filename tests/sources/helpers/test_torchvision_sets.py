@@ -1,7 +1,5 @@
 """torchvision's data sets, whose files, labels or boxes are known."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

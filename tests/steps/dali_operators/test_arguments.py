@@ -1,7 +1,5 @@
 """Mistakes in the arguments of DALI's operators: place, value, rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpupipe.steps.dali_operators.arguments import DRAWS

@@ -3,8 +3,6 @@
 Steps: test_arrays.py.
 """
 
-from __future__ import annotations
-
 from itertools import permutations
 from pathlib import Path
 

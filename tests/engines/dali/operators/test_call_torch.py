@@ -1,7 +1,5 @@
 """torch inside DALI's CPU graph: errors, branches, memory, and an end before all is delivered."""
 
-from __future__ import annotations
-
 import textwrap
 import threading
 from pathlib import Path

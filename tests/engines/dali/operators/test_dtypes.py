@@ -1,7 +1,5 @@
 """The table of dtypes, held against the operators and kernels of DALI."""
 
-from __future__ import annotations
-
 import mmap
 import re
 from collections.abc import Callable

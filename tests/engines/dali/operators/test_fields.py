@@ -1,7 +1,5 @@
 """The random fields with which DALI is fed: those of every other engine, where they are needed."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gpupipe.augment import noise

@@ -1,7 +1,5 @@
 """Neighbours that become one operation, and those that stay two."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

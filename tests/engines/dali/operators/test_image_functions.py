@@ -1,7 +1,5 @@
 """torchvision's colour functions in DALI, on made images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 

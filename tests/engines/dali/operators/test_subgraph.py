@@ -1,7 +1,5 @@
 """Subgraphs of subgraphs: each operator gets its own arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

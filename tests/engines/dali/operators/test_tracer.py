@@ -1,7 +1,5 @@
 """The primitive switch in DALI: samples take different branches of one graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

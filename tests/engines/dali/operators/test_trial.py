@@ -1,7 +1,5 @@
 """What is learnt of an operator when a pipeline is checked, and which operators are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 import gpupipe
