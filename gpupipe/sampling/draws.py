@@ -125,7 +125,7 @@ def _find_keys(
     seed: int, epoch: int, streams: tuple[tuple[int, int], ...]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], list[int]]:
     """Return the keys of streams, the numbers of their draws, and where the draws of each begin."""
-    keys = np.array([_key(seed, epoch, stream)[0] for stream, _ in streams], np.uint64)
+    keys = _key(seed, epoch, *(stream for stream, _ in streams))
     counts = np.array([count for _, count in streams], np.int64)
     return keys, counts, [0, *np.cumsum(counts).tolist()]
 
@@ -163,10 +163,12 @@ def permutation(seed: int, epoch: int, count: int, purpose: str = ORDER) -> NDAr
 
 
 @lru_cache(maxsize=4096)
-def _key(seed: int, epoch: int, stream: int) -> NDArray[np.uint64]:
-    key: NDArray[np.uint64] = np.zeros(1, np.uint64)
-    for part in (seed, epoch, stream):
-        key = _mix(key + _GOLDEN + np.uint64(int(part) & 0xFFFFFFFFFFFFFFFF))
+def _key(seed: int, epoch: int, *streams: int) -> NDArray[np.uint64]:
+    """Return the key of each stream, (streams,)."""
+    key: NDArray[np.uint64] = np.zeros(len(streams), np.uint64)
+    for part in (seed,), (epoch,), streams:
+        numbers = np.array([int(number) & 0xFFFFFFFFFFFFFFFF for number in part], np.uint64)
+        key = _mix(key + _GOLDEN + numbers)
     key.flags.writeable = False  # all callers get the same array
     return key
 
