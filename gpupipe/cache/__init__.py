@@ -11,7 +11,7 @@ Terms:
     download worker  a process that fetches samples
     shard            a WebDataset tar file of samples, which never changes once it is published
     stored shard     a shard that the store has, cached as it is: the modules stored_*.py;
-                     of Parquet files only the columns that are needed (file_end.py)
+                     of Parquet files, the needed columns of row groups (file_parts.py)
     table            which rows a shard holds, where their images lie in the tar, and their CRC-32
     commit log       manifest.jsonl: one line for each publication or eviction of a shard, and for
                      samples whose files changed in the store
@@ -25,6 +25,7 @@ The cache folder DIR:
     DIR/dataset.json         which data set the cache is for
     DIR/listing.idx          the rows of the data set; a row's number is its sample's id forever
     DIR/members.idx          the objects that each shard of a Zarr folder is made of
+    DIR/parts.idx            the part of a Parquet file that each shard is
     DIR/manifest.jsonl       the commit log, to which lines are only appended
     DIR/shards/00000007.tar  a published shard
     DIR/tables/00000007.npy  its table, kept after eviction so that a resume can fetch the shard

@@ -44,6 +44,7 @@ class CacheFolder:
         dir: The absolute path of the folder.
         listing_path: The file with the rows of the data set.
         members_path: The file with the objects of its shards, if each is several objects.
+        parts_path: The file with the parts of files that its shards are, if they are parts.
         commit_log: The log of published and evicted shards.
     """
 
@@ -53,6 +54,7 @@ class CacheFolder:
         self.dir = options.dir.absolute()
         self.listing_path = self.dir / "listing.idx"
         self.members_path = self.dir / "members.idx"
+        self.parts_path = self.dir / "parts.idx"
         self.commit_log = CommitLog(self.dir / "manifest.jsonl")
 
     @contextmanager
@@ -255,7 +257,7 @@ def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
             "endings": list(found.endings),
             "options": select_indexed(found, ours["options"]),
         }
-        if found.is_folder:  # each shard is cut from its store
+        if found.is_sized:
             ours["cache.shard_size"] = int(folder.options.shard_size)
     if path.exists():
         theirs = read_json_object(path)

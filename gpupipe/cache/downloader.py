@@ -19,14 +19,14 @@ from typing import Any, Literal, NoReturn
 
 import pydantic
 
-from gpupipe.cache import listing, shard_members, store_listing, zarr_folders
+from gpupipe.cache import file_parts, listing, shard_members, store_listing, zarr_folders
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.publishing import FillOutcome
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.store import Store
 from gpupipe.cache.stored_fill import create_filler
-from gpupipe.cache.stored_formats import find_format
+from gpupipe.cache.stored_formats import create_source, find_format
 from gpupipe.errors import GpupipeError
 from gpupipe.runtime.file_locks import hold_lock
 
@@ -161,17 +161,33 @@ def list_rows(folder: CacheFolder, task: Task) -> None:
     """
     with hold_lock(folder.dir / "listing.lock"):  # otherwise each rank would ask the store
         if not listing.is_listed(folder):
-            dataset, cache, members = task.dataset, task.cache, None
-            store = Store(dataset, cache.retries, cache.timeout)
-            if dataset.shards is not None and find_format(dataset).is_folder:
-                rows, members = zarr_folders.list_folders(dataset, store, cache)
-            else:
-                rows = store_listing.list_samples(dataset, store, cache.connections)
-            with folder.lock():
-                if members is not None:  # first: what is listed is whole
-                    shard_members.save(members, folder)
-                listing.save(rows, folder)
-            _print_unversioned(rows, dataset)
+            store = Store(task.dataset, task.cache.retries, task.cache.timeout)
+            save_listing(folder, task.dataset, store)
+
+
+def save_listing(folder: CacheFolder, dataset: DataSet, store: Store) -> None:
+    """List a data set, and save the listing, and what its shards are made of.
+
+    The caller must hold the lock for listing.
+
+    Raises:
+        DataError: The data set cannot be listed, or its listing does not fit into the cache.
+    """
+    members, parts, options = None, None, folder.options
+    kind = None if dataset.shards is None else find_format(dataset)
+    if kind is not None and kind.is_folder:
+        rows, members = zarr_folders.list_folders(dataset, store, folder)
+    else:
+        rows = store_listing.list_samples(dataset, store, options.connections)
+        if kind is not None and kind.is_cut:
+            rows, parts = file_parts.list_parts(rows, create_source(dataset), store, options)
+    with folder.lock():  # the listing comes last: what is listed is whole
+        if members is not None:
+            shard_members.save(members, folder)
+        if parts is not None:
+            file_parts.save(parts, folder)
+        listing.save(rows, folder)
+    _print_unversioned(rows, dataset)
 
 
 def _print_unversioned(rows: listing.Listing, dataset: DataSet) -> None:

@@ -1,24 +1,19 @@
-"""The end of a file in a store, from which a source finds out which bytes of the file it needs."""
+"""The end of a file in a store, from which a source finds out in which parts to fetch the file."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpupipe.cache.shared_files import BLOCK
 from gpupipe.cache.store import FetchedRange, StoreError
 from gpupipe.formats import DamagedError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-Ranges = list[tuple[int, int]]
-"""Ranges [begin, end) of the bytes of a file, ascending, that do not touch."""
 _FIRST_READ = 1 << 16
 _MAX_BYTES = 1 << 28
-_MAX_SHARE = 0.9
-"""A file of which more is needed is fetched whole, so that its digest can be compared."""
 
 
 class FileEnd(io.RawIOBase):
@@ -30,14 +25,14 @@ class FileEnd(io.RawIOBase):
 
     Attributes:
         size: Bytes of the file.
-        begin: The first byte that is in memory, a multiple of a disk block. `size` if none is.
+        begin: The first byte that is in memory. `size` if none is.
         data: The bytes from there on.
-        etags: The ETags of the file that the store told with these bytes; "" if it told none.
+        has_ranges: Whether the server has sent no more than it was asked for.
     """
 
     def __init__(self, size: int, read: Callable[[int, int], FetchedRange]) -> None:
         self.size, self.begin, self.data = size, size, b""
-        self.etags: set[str] = set()
+        self.has_ranges = True
         self._read, self._at = read, 0
 
     def readable(self) -> bool:
@@ -70,36 +65,11 @@ class FileEnd(io.RawIOBase):
             return
         if self.size - begin > _MAX_BYTES:
             raise DamagedError(f"its end would have {self.size - begin:,} bytes")
-        begin = max(0, min(begin, self.size - _FIRST_READ)) // BLOCK * BLOCK
-        data, etag = self._read(begin, self.begin)
-        if len(data) > self.begin - begin:  # a server that knows no ranges has sent all of it
-            begin, self.data = 0, b""
+        begin = max(0, min(begin, self.size - _FIRST_READ))
+        data, _ = self._read(begin, self.begin)
+        if len(data) > self.begin - begin:
+            begin, self.data, self.has_ranges = 0, b"", False
         self.data = bytes(data) + self.data
         if len(self.data) != self.size - begin:
             raise StoreError(f"{len(self.data):,} bytes came in place of {self.size - begin:,}")
         self.begin = begin
-        self.etags.add(etag)
-
-    def list_missing(self, needed: Sequence[tuple[int, int]], gap: int) -> Ranges:
-        """Return which ranges to fetch so that all bytes of `needed` are there.
-
-        They are whole disk blocks, and not in memory. They are all of the rest of the file if that
-        is not much more.
-
-        Args:
-            needed: Ranges [begin, end), in any order.
-            gap: Bytes between two ranges that are fetched as well, to save a request.
-        """
-        missing: Ranges = []
-        for first, last in sorted(needed):
-            begin, end = max(first, 0) // BLOCK * BLOCK, min(-(-last // BLOCK) * BLOCK, self.begin)
-            if begin >= end:
-                continue
-            if missing and begin - missing[-1][1] <= gap:
-                missing[-1] = missing[-1][0], max(missing[-1][1], end)
-            else:
-                missing.append((begin, end))
-        fetched = sum(end - begin for begin, end in missing) + self.size - self.begin
-        if fetched <= _MAX_SHARE * self.size:
-            return missing
-        return [(0, self.begin)] if self.begin else []

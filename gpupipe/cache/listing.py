@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.table_file import count_bytes, open_table, write_table
 from gpupipe.errors import DataError
 
+T = TypeVar("T")
 UNKNOWN = -1
 """The size of a file whose size the store does not report."""
 _LABELS = {
@@ -150,12 +151,26 @@ def load(folder: CacheFolder) -> Listing:
     Raises:
         DataError: The saved listing is damaged or missing.
     """
+    return load_table(folder.listing_path, Listing, "the list of the samples")
+
+
+def load_table(path: Path, model: type[T], described: str) -> T:
+    """Return what `save_table` has saved, with its arrays memory-mapped.
+
+    Args:
+        path: Its file in the cache.
+        model: The class of the dataclass.
+        described: What it is, for an error.
+
+    Raises:
+        DataError: The file is damaged or missing.
+    """
     try:
-        return open_table(folder.listing_path, Listing)
+        return open_table(path, model)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise DataError(
-            f"{folder.listing_path}: the list of the samples is damaged ({e}): delete the cache's "
-            "folder, and it is filled again"
+            f"{path}: {described} is damaged ({e}): delete the cache's folder, and it is filled "
+            "again"
         ) from e
 
 

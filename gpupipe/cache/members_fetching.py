@@ -30,7 +30,7 @@ class MembersFetcher(ShardFetcher):
         super().__init__(*arguments)
         self._members = members
 
-    def _fetch_shard(self, row: int, target: Path, choose: object) -> int:
+    def _fetch_shard(self, row: int, target: Path, part: object) -> int:
         """Fetch the objects of a shard, and write them to a ZIP file with the other members."""
         every = list(self._members.iter_members(row))
         sizes = call_for_each(self._pool, self._find_size, every)

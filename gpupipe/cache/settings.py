@@ -61,7 +61,7 @@ class CacheOptions(_Frozen):
         dir: The folder; ~ stands for the home directory. All ranks of a run use the same folder.
         max_bytes: The most that the folder may take on disk, all its files included, such as 500GB.
             At least 4 times `shard_size`; with `data.shards`, at least the two largest shards (of
-            Parquet, their columns that are needed).
+            Parquet, row groups with the columns that are needed, and their unpacked images).
         low_water: A full cache evicts shards until it takes this share of max_bytes, 0 to 1. Only
             shards that an epoch has trained on are evicted.
         policy: Which shards are evicted first. fifo: those published first; lru: those that no
@@ -77,8 +77,10 @@ class CacheOptions(_Frozen):
             `data.shards`, parts or objects of a shard.
         rate_limit: Bytes per second over all download workers of the folder; null: no limit.
         shard_size: Bytes of a shard's tar file. 64 to 256 MB suit all but small data sets. Not with
-            `data.shards`, which come as they are, except folders of Zarr stores: of those, a shard
-            has rows that are about so many bytes of numbers, at least the rows of a chunk.
+            `data.shards`, which come as they are, with two exceptions. Of Parquet files, a shard
+            has as many row groups as take so many bytes in the cache, at least one. Of folders of
+            Zarr stores, it has rows that are about so many bytes of numbers, at least the rows of a
+            chunk.
         min_shards: With `data.shards`: how many shards the first epoch waits for; under `epoch:
             new`, how many new ones each epoch waits for.
         retries: Attempts to fetch a sample after the first one, 0 to 100, with growing pauses.

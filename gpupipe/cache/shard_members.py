@@ -18,11 +18,10 @@ from gpupipe.cache.listing import (
     file_version,
     find_size,
     hash_file_version,
+    load_table,
     save_table,
 )
 from gpupipe.dataset.columns import StringArray
-from gpupipe.dataset.table_file import open_table
-from gpupipe.errors import DataError
 from gpupipe.formats.zip_layout import ZipLayout
 
 
@@ -155,10 +154,4 @@ def load(folder: CacheFolder) -> ShardMembers | None:
     """
     if not folder.members_path.exists():
         return None
-    try:
-        return open_table(folder.members_path, ShardMembers)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-        raise DataError(
-            f"{folder.members_path}: the list of the objects is damaged ({e}): delete the cache's "
-            "folder, and it is filled again"
-        ) from e
+    return load_table(folder.members_path, ShardMembers, "the list of the objects")

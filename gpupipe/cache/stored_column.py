@@ -7,10 +7,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.cache.sample_ids import split_ids
 from gpupipe.cache.shard_column import NO_SHARD, ShardColumn
 from gpupipe.dataset.columns import Rows
 
-_BITS = 32
 _checked: dict[str, dict[int, NDArray[np.bool_]]] = {}
 """For each folder of shards and each shard's row in the listing: which samples were checked."""
 
@@ -20,9 +20,11 @@ class StoredColumn(ShardColumn):
     """The bytes of a field in stored shards. `rows` has the ids, `files` the shards' names.
 
     Attributes:
+        first_ids: The id of the first sample of each shard of the data set, int64 (S,).
         ending: The ending of the cached files.
     """
 
+    first_ids: NDArray[np.int64]
     ending: str = ".tar"
 
     def path(self, number: int) -> str:
@@ -37,11 +39,15 @@ class StoredColumn(ShardColumn):
         return replace(super().take(rows), array=array)
 
     def _listed_row(self, row: int) -> int:
-        return super()._listed_row(row) >> _BITS
+        return int(self._split(np.array([row]))[0][0])
+
+    def _split(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return the row in the listing of each row's shard, and the sample's number in it."""
+        return split_ids(self._rows_in_data_set(rows), self.first_ids)
 
     def _is_checked(self, rows: Rows) -> NDArray[np.bool_]:
         checked = _checked.get(self.root, {})
-        shards, numbers = split_ids(self._rows_in_data_set(rows))
+        shards, numbers = self._split(rows)
         is_checked = np.zeros(len(rows), bool)
         for shard in np.unique(shards).tolist():
             if (of_shard := checked.get(shard)) is not None:
@@ -51,7 +57,7 @@ class StoredColumn(ShardColumn):
 
     def _note_checked(self, rows: Rows) -> None:
         checked = _checked.setdefault(self.root, {})
-        shards, numbers = split_ids(self._rows_in_data_set(rows))
+        shards, numbers = self._split(rows)
         for shard in np.unique(shards).tolist():
             own = numbers[shards == shard]
             before = checked.get(shard, np.empty(0, bool))
@@ -59,23 +65,6 @@ class StoredColumn(ShardColumn):
                 before = np.pad(before, (0, int(own.max()) + 1))
                 checked[shard] = before
             before[own] = True
-
-
-def split_ids(ids: Rows) -> tuple[Rows, Rows]:
-    """Return the row in the listing of each id's shard, and the sample's number in the shard."""
-    return ids >> _BITS, ids & (1 << _BITS) - 1
-
-
-def join_ids(shards: Rows, counts: Rows) -> Rows:
-    """Return the ids of all samples of shards, int64 (sum of counts,).
-
-    Args:
-        shards: The row of each shard in the listing, int64 (S,).
-        counts: The number of samples of each shard, int64 (S,).
-    """
-    numbers = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    ids: Rows = (np.repeat(shards, counts) << _BITS) + numbers
-    return ids
 
 
 def forget_checked(root: str, shards: Iterable[int]) -> None:

@@ -1,6 +1,6 @@
 """Fetches the shards of a store into files, each in parts that are fetched at the same time.
 
-If only some columns of a shard are needed, the rest of its file is left out: the file has holes.
+A shard may be some ranges of a file. What is left out between them are holes of the shard's file.
 """
 
 import os
@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from gpupipe.cache.digests import compute_digest
 from gpupipe.cache.fetching import FetchStatistics
-from gpupipe.cache.file_end import FileEnd, Ranges
 from gpupipe.cache.listing import UNKNOWN, Listing, StoredFile
 from gpupipe.cache.rate_limit import RateLimit
 from gpupipe.cache.store import (
@@ -21,6 +20,7 @@ from gpupipe.cache.store import (
     StoreError,
     UnfetchableError,
 )
+from gpupipe.dataset.source import FilePart
 from gpupipe.runtime.files import write_at
 
 T = TypeVar("T")
@@ -56,9 +56,7 @@ class ShardFetcher:
         self._has_ranges = False
         """Whether the store has sent a part of a file when it was asked for one."""
 
-    def fetch(
-        self, row: int, target: Path, choose: Callable[[FileEnd], Ranges] | None = None
-    ) -> int | None:
+    def fetch(self, row: int, target: Path, part: FilePart | None = None) -> int | None:
         """Fetch a shard into a file, and return how many of its bytes came, without the holes.
 
         Return None if that failed. Then the reason is in the statistics.
@@ -66,32 +64,26 @@ class ShardFetcher:
         Args:
             row: The row of the shard in the listing.
             target: The file, which is created, or replaced.
-            choose: Returns the ranges to fetch beside the end that it has read; by default, the
-                shard is fetched whole. What it raises, `fetch` raises.
+            part: The part of the file in the store that the shard is; by default, all of it.
         """
-        file = self._listing.get_file(row)
         try:
-            return self._fetch_shard(row, target, choose)
+            return self._fetch_shard(row, target, part)
         except UnfetchableError as e:
-            self._statistics.failed.add(row, f"{file.name}: {e}", isinstance(e, StoreError))
-            if isinstance(e, ChangedError):
-                self._statistics.changed[row] = str(e)
+            self.note_failure(row, e)
             return None
 
-    def _fetch_shard(
-        self, row: int, target: Path, choose: Callable[[FileEnd], Ranges] | None
-    ) -> int:
-        return self._fetch_file(self._listing.get_file(row), target, choose)
+    def note_failure(self, row: int, error: UnfetchableError) -> None:
+        """Note in the statistics why a shard cannot be fetched."""
+        why = f"{self._listing.names[row]}: {error}"
+        self._statistics.failed.add(row, why, isinstance(error, StoreError))
+        if isinstance(error, ChangedError):
+            self._statistics.changed[row] = str(error)
 
-    def _fetch_file(
-        self, file: StoredFile, target: Path, choose: Callable[[FileEnd], Ranges] | None
-    ) -> int:
-        listed = self._complete(file)
-        end = FileEnd(listed.size, lambda begin, end: self._read(listed, begin, end))
+    def _fetch_shard(self, row: int, target: Path, part: FilePart | None) -> int:
+        listed = self._complete(self._listing.get_file(row))
+        part = part or FilePart(0, 0, [(0, listed.size)], 0, [], 0)
         try:
-            ranges = [(0, listed.size)] if choose is None else choose(end)
-            self._has_ranges |= 0 < end.begin < listed.size
-            received: int = self._store.retry(lambda: self._fetch_once(listed, target, ranges, end))
+            received: int = self._store.retry(lambda: self._fetch_once(listed, target, part))
         except StoreError:
             self._store.refuse_change(listed)
             raise
@@ -108,13 +100,14 @@ class ShardFetcher:
             raise StoreError("the store does not say how many bytes it has")
         return listed
 
-    def _fetch_once(self, file: StoredFile, target: Path, ranges: Ranges, end: FileEnd) -> int:
+    def _fetch_once(self, file: StoredFile, target: Path, part: FilePart) -> int:
         with target.open("wb", buffering=0) as f:
-            write_at(f.fileno(), end.begin, end.data)
-            etags = self._fetch_ranges(file, ranges, f.fileno()) | end.etags
+            etags = self._fetch_ranges(file, part, f.fileno())
+            for place, content in part.own:
+                write_at(f.fileno(), place, content)
             os.fsync(f.fileno())
         refuse_mixed(etags)
-        received = sum(last - first for first, last in ranges) + len(end.data)
+        received = sum(last - first for first, last in part.ranges)
         if received < file.size:
             self._store.check_version(file)
         else:
@@ -125,32 +118,35 @@ class ShardFetcher:
             )
         return received
 
-    def _fetch_ranges(self, file: StoredFile, ranges: Ranges, target: int) -> set[str]:
-        """Fetch ranges of a file, and write them to the open file `target`. Return the ETags."""
-        parts = [
+    def _fetch_ranges(self, file: StoredFile, part: FilePart, target: int) -> set[str]:
+        """Fetch the ranges of a part of a file, and write them to the open file `target`.
+
+        Return the ETags of the file.
+        """
+        is_whole = part.ranges == [(0, file.size)]
+        ranges = [
             (first, min(first + self._part, end))
-            for begin, end in ranges
+            for begin, end in part.ranges
             for first in range(begin, end, self._part)
         ]
+
+        def fetch(begin: int, end: int) -> tuple[int, str]:
+            """Fetch a range. Return how many bytes came, and the file's ETag."""
+            data, etag = self._read(file, begin, end)
+            if len(data) > end - begin and (begin or not is_whole):
+                data = data[begin:end]  # all of it came, from a server that knows no ranges
+            write_at(target, begin - part.shift, data)
+            return len(data), etag
+
         etags = set[str]()
-        if parts and not self._has_ranges:  # the first part shows whether there can be others
-            received, etag = self._fetch_part(file, *parts.pop(0), target)
+        if ranges and not self._has_ranges:  # the first one shows whether there can be others
+            received, etag = fetch(*ranges.pop(0))
             if received == file.size:
                 return {etag}
             self._has_ranges = True
             etags.add(etag)
-        fetched = call_for_each(
-            self._pool, lambda part: self._fetch_part(file, *part, target), parts
-        )
+        fetched = call_for_each(self._pool, lambda one: fetch(*one), ranges)
         return etags | {etag for _, etag in fetched}
-
-    def _fetch_part(self, file: StoredFile, begin: int, end: int, target: int) -> tuple[int, str]:
-        """Fetch bytes of a file, and write them. Return how many came, and the file's ETag."""
-        data, etag = self._read(file, begin, end)
-        if len(data) > end - begin:  # all of the file, from a server that knows no ranges
-            data = data if begin == 0 else data[begin:end]
-        write_at(target, begin, data)
-        return len(data), etag
 
     def _read(self, file: StoredFile, begin: int, end: int) -> FetchedRange:
         """Fetch bytes of a file; all of it from a server that knows no ranges."""

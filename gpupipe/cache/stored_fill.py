@@ -1,25 +1,25 @@
 """Caches the shards of a store as they are: fetches a shard, and indexes it."""
 
-from functools import partial
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache import evict, shard_members, stored_table
+from gpupipe.cache import evict, file_parts, sample_ids, shard_members, stored_table
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.fetching import RowSelection
-from gpupipe.cache.file_end import FileEnd, Ranges
 from gpupipe.cache.fill import Filler
-from gpupipe.cache.listing import Listing
+from gpupipe.cache.listing import UNKNOWN, Listing, StoredFile
 from gpupipe.cache.members_fetching import MembersFetcher
 from gpupipe.cache.publishing import FillOutcome, ShardJob, ShardPublisher
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import CachedShard, disk_size
-from gpupipe.cache.store import Store
+from gpupipe.cache.store import Store, UnfetchableError
 from gpupipe.cache.stored_fetching import ShardFetcher
 from gpupipe.cache.stored_formats import create_source, find_format
-from gpupipe.cache.stored_table import ShardTable
+from gpupipe.cache.stored_table import ShardTable, create_table
 from gpupipe.dataset.shards import name_shard
+from gpupipe.dataset.source import FilePart
 from gpupipe.errors import DataError
 from gpupipe.runtime.files import sync_file
 
@@ -27,8 +27,6 @@ _FOLDERS = 1 << 16
 """How much the folders and small files of a cache may take."""
 _TABLE_SHARE, _MIN_TABLE = 1 / 32, 1 << 16
 """How much is reserved for a table before it is known: a share of the shard, and at least this."""
-_GAP = 1 << 16
-"""So many bytes between two needed parts of a file are fetched, too: it saves a request."""
 
 
 def row_of(name: str) -> int:
@@ -45,10 +43,16 @@ def _find_rows(shard: CachedShard) -> NDArray[np.int64]:
     return np.array([row_of(shard.name)])
 
 
-def estimate_bytes(size: int) -> int:
-    """Return the bytes to reserve for `size` bytes of a shard, -1 if unknown, and its table."""
+def estimate_bytes(size: int, beside: int = 0) -> int:
+    """Return the bytes to reserve for a shard and its table.
+
+    Args:
+        size: The bytes of the shard; -1 if unknown.
+        beside: About how many bytes are written to a file beside it.
+    """
     size = max(size, 0)
-    return disk_size(size) + disk_size(max(int(size * _TABLE_SHARE), _MIN_TABLE))
+    table = max(int(size * _TABLE_SHARE), _MIN_TABLE)
+    return disk_size(size) + disk_size(table) + disk_size(beside)
 
 
 class _NoRoomError(Exception):
@@ -60,15 +64,14 @@ class StoredShardFiller(ShardPublisher):
 
     def __init__(self, folder: CacheFolder, dataset: DataSet, store: Store | None = None) -> None:
         super().__init__(folder, dataset, store)
-        self._dataset, self._has_ranges = dataset, find_format(dataset).has_ranges
+        self._dataset, self._parts = dataset, file_parts.load(folder)
         is_weighted = dataset.weight is not None
         self._selection = RowSelection(folder, self._listing, dataset.seed, is_weighted, _find_rows)
         self._source, connections = create_source(dataset), folder.options.connections
         common = (self._listing, self._store, self._rate_limit, connections, self.statistics)
         members = shard_members.load(folder)
         self._fetcher = MembersFetcher(members, *common) if members else ShardFetcher(*common)
-        self._needs: dict[int, int] = {}
-        """The bytes to reserve for shards whose ends told how many columns take, by row."""
+        self._sizes = list_sizes(folder, self._listing, dataset)
 
     def _claim_missing(self, name: str) -> ShardJob | FillOutcome:
         before = self._folder.commit_log.published[name]
@@ -82,8 +85,7 @@ class StoredShardFiller(ShardPublisher):
         if not len(rows):
             return self._explain_nothing_to_fetch()
         row = int(rows[0])
-        size = 0 if self._has_ranges else int(self._listing.sizes[row])
-        reserved = self._needs.get(row) or estimate_bytes(size)
+        reserved = estimate_bytes(*self._sizes[row].tolist())
         if not evict.make_room(self._folder, reserved + disk_size(1)):
             return "no room"
         return self._claim(name_of(row), [row], reserved)
@@ -101,13 +103,12 @@ class StoredShardFiller(ShardPublisher):
             return "skipped" if job.before is None else self._evict_lost(job, why)
         if received is None:
             return "skipped" if job.before is None else self._evict_lost(job)
-        table, fetched = received
+        table, unfetched = received
         stored_table.save_table(table, job.table)
         files = [job.tar.with_suffix(ending) for ending in self._folder.shard_endings]
         sizes = [path.stat().st_size for path in files]
-        unfetched = sizes[0] - fetched
         if unfetched:  # the file system may keep no holes, or needs room to say where they are
-            sizes[0] = max(fetched, files[0].stat().st_blocks * 512)
+            sizes[0] = max(sizes[0] - unfetched, files[0].stat().st_blocks * 512)
         need = sum(map(disk_size, [*sizes, job.table.stat().st_size]))
         if need > job.reserved and not self._extend_reservation(job, need):
             return "no room"
@@ -128,53 +129,76 @@ class StoredShardFiller(ShardPublisher):
         )
 
     def _fetch(self, job: ShardJob) -> tuple[ShardTable, int] | None:
-        """Fetch a shard, and index it. Return its table, and how many bytes of its file came.
+        """Fetch a shard, and index it. Return its table, and how many bytes of its file are holes.
 
-        Return None if it cannot be fetched. Columns have no digest that they could be compared
-        with, so a shard of which something cannot be read is fetched once more.
+        Return None if it cannot be fetched. Parts of files have no digest that they could be
+        compared with, so one of which something cannot be read is fetched once more.
 
         Raises:
             DataError: The shard is damaged.
             _NoRoomError: There is no room for it.
         """
         try:
-            return self._fetch_once(job)
+            part = self._find_part(job)
+        except UnfetchableError as e:
+            self._fetcher.note_failure(job.rows[0], e)
+            return None
+        try:
+            return self._fetch_once(job, part)
         except DataError:
-            if not self._has_ranges:
+            if part is None:
                 raise
-            return self._fetch_once(job)
+            return self._fetch_once(job, part)
 
-    def _fetch_once(self, job: ShardJob) -> tuple[ShardTable, int] | None:
-        choose = partial(self._choose_ranges, job) if self._has_ranges else None
-        fetched = self._fetcher.fetch(job.rows[0], job.tar, choose)
+    def _fetch_once(self, job: ShardJob, part: FilePart | None) -> tuple[ShardTable, int] | None:
+        (row,) = job.rows
+        fetched = self._fetcher.fetch(row, job.tar, part)
         if fetched is None:
             return None
-        return stored_table.index_shard(self._dataset, self._source, job.tar), fetched
+        if part is None:
+            return create_table(self._source.index_file(job.tar), self._dataset, job.tar), 0
+        assert self._parts is not None
+        first = sample_ids.find_number(int(self._parts.first_ids[row]))
+        index = self._source.index_part(job.tar, first, part.group)
+        if len(index) != part.samples:
+            raise DataError(f"{job.tar}: has {len(index):,} rows in place of {part.samples:,}")
+        own = sum(len(content) for _, content in part.own)
+        unfetched = max(0, job.tar.stat().st_size - fetched - own)
+        return create_table(index, self._dataset, job.tar), unfetched
 
-    def _choose_ranges(self, job: ShardJob, end: FileEnd) -> Ranges:
-        """Return which bytes of a shard to fetch beside its end, and reserve room for all of them.
+    def _find_part(self, job: ShardJob) -> FilePart | None:
+        """Return the part of its file that a shard is; None if it is all of it.
+
+        If the end of the file could not be read when the data set was listed, read it now, take all
+        of the file as one part, and reserve room for that.
 
         Raises:
-            DataError: The shard is damaged, or the cache is too small for two such.
+            DataError: The file is damaged, or the cache is too small for two such shards.
+            UnfetchableError: The end of the file cannot be fetched.
             _NoRoomError: There is no room at the moment.
         """
+        (row,) = job.rows
+        if self._parts is None:
+            return None
+        if part := self._parts.get(row):
+            return part
+        file: StoredFile = self._store.retry(
+            lambda: self._store.complete(self._listing.get_file(row))
+        )
         with name_shard(job.tar):
-            needed = self._source.find_needed_bytes(end)
-        ranges = end.list_missing(needed.ranges, _GAP)
-        fetched = sum(last - first for first, last in ranges) + len(end.data)
-        need = estimate_bytes(fetched) + disk_size(needed.beside)
-        if job.before is not None:  # it takes what it took before
-            return ranges
-        if 2 * need + count_bytes_beside(self._folder) > self._folder.options.max_bytes:
-            raise DataError(
-                f"{job.tar}: {fetched:,} of its bytes are needed, which take {need:,} bytes "
-                "unpacked, and data.cache.max_bytes, which must hold two such shards, is "
-                f"{self._folder.options.max_bytes:,}: make it larger"
-            )
-        self._needs[job.rows[0]] = need
+            if file.size == UNKNOWN:
+                raise ValueError("the store does not say how many bytes it has")
+            parts = file_parts.cut_stored_file(file, self._source, self._store, math.inf)
+        if not parts or job.before is not None:  # it takes what it took before
+            return parts[0] if parts else None
+        stored = sum(end - begin for begin, end in parts[0].ranges)
+        self._sizes[row] = stored, parts[0].beside
+        need = estimate_bytes(stored, parts[0].beside)
+        if fault := _explain_small_cache(self._folder, 2 * need, "two such shards"):
+            raise DataError(f"{job.tar}: {fault}")
         if need > job.reserved and not self._extend_reservation(job, need):
             raise _NoRoomError
-        return ranges
+        return parts[0]
 
     def _name(self, row: int) -> str:
         return f"{self._dataset.url}/{self._listing.names[row]}"
@@ -182,28 +206,44 @@ class StoredShardFiller(ShardPublisher):
 
 def count_bytes_beside(folder: CacheFolder) -> int:
     """Return how many bytes of `max_bytes` shards and their tables cannot take."""
-    lists = [path for path in (folder.listing_path, folder.members_path) if path.exists()]
-    return sum(path.stat().st_size for path in lists) + evict.headroom_bytes(folder) + _FOLDERS
+    lists = (folder.listing_path, folder.members_path, folder.parts_path)
+    return (
+        sum(path.stat().st_size for path in lists if path.exists())
+        + evict.headroom_bytes(folder)
+        + _FOLDERS
+    )
+
+
+def list_sizes(folder: CacheFolder, listing: Listing, dataset: DataSet) -> NDArray[np.int64]:
+    """Return how many bytes each shard takes, and a file beside it, int64 (N, 2); -1 if unknown."""
+    if parts := file_parts.load(folder):
+        return np.stack([parts.count_stored(), parts.beside], 1)
+    has_parts = find_format(dataset).has_parts  # about as large as the file, if images
+    return np.stack([listing.sizes, listing.sizes * has_parts], 1)
 
 
 def refuse_small_cache(folder: CacheFolder, listing: Listing, dataset: DataSet) -> None:
     """Raise DataError if the cache cannot hold the two largest shards, or all that it must hold.
 
-    With one shard alone, the next epoch could not be fetched while an epoch uses it. How much of a
-    shard is needed may only be known when its end is fetched; see `Source.find_needed_bytes`.
+    With one shard alone, the next epoch could not be fetched while an epoch uses it.
     """
-    if find_format(dataset).has_ranges:
-        return
-    is_full = folder.options.epoch == "full"
-    sizes = listing.sizes.tolist()
-    shards = sizes if is_full else sorted(sizes)[-2:]
-    needed = sum(map(estimate_bytes, shards)) + count_bytes_beside(folder)
-    if needed > folder.options.max_bytes:
-        what = "all shards" if is_full else "the two largest shards"
-        raise DataError(
-            f"{what} take {needed:,} bytes, with what the cache keeps beside them, and "
-            f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
-        )
+    is_full, sizes = folder.options.epoch == "full", list_sizes(folder, listing, dataset)
+    largest = sizes if is_full else sizes[np.argsort(sizes.sum(1))[-2:]]
+    needed = sum(estimate_bytes(size, beside) for size, beside in largest.tolist())
+    what = "all shards" if is_full else "the two largest shards"
+    if fault := _explain_small_cache(folder, needed, what):
+        raise DataError(fault)
+
+
+def _explain_small_cache(folder: CacheFolder, needed: int, what: str) -> str:
+    """Return why a cache cannot hold some shards of `needed` bytes; "" if it can."""
+    needed += count_bytes_beside(folder)
+    if needed <= folder.options.max_bytes:
+        return ""
+    return (
+        f"{what} take {needed:,} bytes, with what the cache keeps beside them, and "
+        f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
+    )
 
 
 def create_filler(

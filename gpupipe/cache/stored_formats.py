@@ -26,8 +26,7 @@ class ShardFormat(NamedTuple):
         source: The name of the source that indexes them.
         ending: The ending of their files in the cache.
         has_parts: Whether the source writes a file with the ending PARTS, which the samples are in.
-        has_ranges: Whether only those bytes of a file are fetched that the source needs, see
-            `Source.find_needed_bytes`.
+        is_cut: Whether files are fetched in parts, each a shard, see `Source.cut_file`.
         longer: The ending of the files in the store, if it is not `ending`; else "".
         is_folder: Whether the store has folders of many objects, some of which are a shard each.
     """
@@ -35,9 +34,14 @@ class ShardFormat(NamedTuple):
     source: str
     ending: str
     has_parts: bool = False
-    has_ranges: bool = False
+    is_cut: bool = False
     longer: str = ""
     is_folder: bool = False
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether `cache.shard_size` says how large the shards are."""
+        return self.is_cut or self.is_folder
 
     @property
     def stored_ending(self) -> str:
@@ -52,7 +56,7 @@ class ShardFormat(NamedTuple):
 
 FORMATS = (
     ShardFormat("webdataset", ".tar"),
-    ShardFormat("parquet", ".parquet", has_parts=True, has_ranges=True),
+    ShardFormat("parquet", ".parquet", has_parts=True, is_cut=True),
     ShardFormat("tfrecord", ".tfrecord"),
     ShardFormat("tfrecord", ".tfrecords"),
     ShardFormat("mds", ".mds"),

@@ -14,7 +14,6 @@ from gpupipe.cache.maintenance import remove_if_damaged
 from gpupipe.cache.sample_locations import Locations
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import CachedShard
-from gpupipe.cache.stored_column import split_ids
 from gpupipe.cache.stored_fill import name_of, row_of
 from gpupipe.cache.stored_samples import SampleTable, create_empty
 from gpupipe.cache.waiting import wait_until
@@ -181,9 +180,8 @@ class StoredLocations(Locations):
         self._in_use |= shards.keys()
         self._broken |= lost
         self._table.load(self._in_use, self._broken)
-        wanted = np.array(sorted([*map(row_of, shards), *lost]), np.int64)
-        ids = self._table.snapshot.ids
-        return ids[np.isin(split_ids(ids)[0], wanted)]
+        wanted = np.array([*map(row_of, shards), *lost], np.int64)
+        return self._table.snapshot.find_ids(wanted)
 
     def forget(self, names: frozenset[str]) -> None:
         self._in_use -= names

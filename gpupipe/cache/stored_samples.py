@@ -1,8 +1,4 @@
-"""The samples of the stored shards that are in use, by ids that never change.
-
-A sample's id is the number of its shard in the sorted listing times 2**32, plus its number in the
-shard. So ids, and what is drawn from them, do not depend on which shards came first.
-"""
+"""The samples of the stored shards that are in use, by their ids; see sample_ids.py."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +9,11 @@ from numpy.typing import NDArray
 from gpupipe.cache import stored_table
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.listing import Listing
+from gpupipe.cache.sample_ids import find_number, join_ids, list_first_ids, split_ids
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shard_column import NO_SHARD
 from gpupipe.cache.stored_chunks import StoredChunkColumn
-from gpupipe.cache.stored_column import StoredColumn, forget_checked, join_ids, split_ids
+from gpupipe.cache.stored_column import StoredColumn, forget_checked
 from gpupipe.cache.stored_fill import name_of, row_of
 from gpupipe.cache.stored_table import ChunkedField, FieldTable, ShardTable
 from gpupipe.dataset.annotation_columns import AnnotationColumn, join_annotations
@@ -35,29 +32,37 @@ class Snapshot:
 
     Attributes:
         shards: The rows of the shards in the listing, ascending, int64 (S,).
+        first_ids: The id of the first sample of each of them, int64 (S,).
         starts: The first row of each shard in `index`, and the number of all rows, int64 (S + 1,).
         index: The samples.
     """
 
     shards: NDArray[np.int64]
+    first_ids: NDArray[np.int64]
     starts: NDArray[np.int64]
     index: Index
 
     def find_rows(self, ids: Rows) -> Rows:
         """Return the rows of samples in `index`. Raises ValueError if one is not in it."""
-        shards, numbers = split_ids(ids)
-        at = np.minimum(np.searchsorted(self.shards, shards), max(len(self.shards) - 1, 0))
-        if len(ids) and not len(self.shards):
-            raise ValueError("the cache has no samples")
-        rows: Rows = self.starts[at] + numbers
-        if not ((self.shards[at] == shards) & (rows < self.starts[at + 1])).all():
+        if not len(self.shards):
+            if len(ids):
+                raise ValueError("the cache has no samples")
+            return ids
+        at, numbers = split_ids(ids, self.first_ids)
+        if not ((numbers >= 0) & (numbers < np.diff(self.starts)[at])).all():
             raise ValueError("a sample whose shard is not in the cache, or that it does not have")
+        rows: Rows = self.starts[at] + numbers
         return rows
 
     @property
     def ids(self) -> Rows:
         """The ids of all samples, ascending, int64 (N,)."""
-        return join_ids(self.shards, np.diff(self.starts))
+        return join_ids(self.first_ids, np.diff(self.starts))
+
+    def find_ids(self, shards: NDArray[np.int64]) -> Rows:
+        """Return the ids of the samples of shards in these rows of the listing, ascending."""
+        chosen = np.isin(self.shards, shards)
+        return join_ids(self.first_ids[chosen], np.diff(self.starts)[chosen])
 
 
 class SampleTable:
@@ -82,10 +87,10 @@ class SampleTable:
         self._folder, self._listing, self._dataset = folder, listing, dataset
         self._columns, self._chunk_bytes = columns, chunk_bytes
         self._root = str(folder.dir / "shards")
+        self._first_ids = list_first_ids(folder, listing)
         self._tables: dict[int, ShardTable] = {}
-        self.snapshot = Snapshot(
-            np.empty(0, np.int64), np.zeros(1, np.int64), create_empty(listing)
-        )
+        none = np.empty(0, np.int64)
+        self.snapshot = Snapshot(none, none, np.zeros(1, np.int64), create_empty(listing))
 
     def load(self, shards: Iterable[str], broken: Iterable[int]) -> None:
         """Make the samples of some shards readable, and no others.
@@ -105,15 +110,15 @@ class SampleTable:
         }
         self._tables = tables
         lost = dict.fromkeys(set(broken) - tables.keys())
-        rows = sorted([*tables, *lost])
+        rows = np.array(sorted([*tables, *lost]), np.int64)
         model = next(iter(tables.values()), None)
-        every = [tables.get(row) or self._describe_broken(row, model) for row in rows]
+        every = [tables.get(row) or self._describe_broken(row, model) for row in rows.tolist()]
         starts = np.cumsum([0, *map(len, every)], dtype=np.int64)
-        if not rows:
+        if not len(rows):
             index = create_empty(self._listing)
         else:
-            index = self._join(np.array(rows, np.int64), every, np.array([r in lost for r in rows]))
-        self.snapshot = Snapshot(np.array(rows, np.int64), starts, index)
+            index = self._join(rows, every, np.array([row in lost for row in rows.tolist()]))
+        self.snapshot = Snapshot(rows, self._first_ids[rows], starts, index)
 
     def load_newest(self) -> Rows:
         """Load the shards that are in the cache at the moment, which are not pinned.
@@ -131,7 +136,7 @@ class SampleTable:
     ) -> Index:
         counts = np.array([len(table) for table in tables])
         starts = np.cumsum(counts) - counts
-        ids = join_ids(rows, counts)
+        ids = join_ids(self._first_ids[rows], counts)
         file = np.repeat(np.where(is_lost, NO_SHARD, rows + 1), counts).astype(np.int32)
         whole = [table for table, lost in zip(tables, is_lost.tolist(), strict=True) if not lost]
         columns: dict[str, Column] = {}
@@ -156,6 +161,7 @@ class SampleTable:
                 url=self._dataset.url,
                 num_rows=len(self._listing),
                 rows=ids,
+                first_ids=self._first_ids,
                 ending=self._folder.shard_endings[-1],
             )
         return Index(
@@ -205,12 +211,12 @@ class SampleTable:
 
     def locate(self, id: int) -> str:
         """Return where a sample is, for messages: URL/SHARD:NAME."""
-        (shard,), (number,) = split_ids(np.array([id]))
         snapshot = self.snapshot
         try:
             (row,) = snapshot.find_rows(np.array([id])).tolist()
         except ValueError:
-            return f"{self._dataset.url}/{self._listing.names[shard]}:{number}"
+            (shard,), _ = split_ids(np.array([id]), self._first_ids)
+            return f"{self._dataset.url}/{self._listing.names[shard]}:{find_number(id)}"
         return snapshot.index.location(row)
 
     def forget(self, names: Iterable[str]) -> None:

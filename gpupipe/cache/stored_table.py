@@ -22,7 +22,6 @@ from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.reading import map_file
-from gpupipe.dataset.source import Source
 from gpupipe.dataset.table_file import open_table, write_table
 from gpupipe.errors import DataError, shown
 from gpupipe.formats.chunk_grid import ChunkGrid
@@ -109,18 +108,17 @@ class ShardTable:
         return len(self.labels)
 
 
-def index_shard(dataset: DataSet, source: Source, path: Path) -> ShardTable:
-    """Index a shard, and compute the checksum of each sample, or of each chunk.
+def create_table(index: Index, dataset: DataSet, path: Path) -> ShardTable:
+    """Return the table of a shard, with the checksum of each sample, or of each chunk.
 
     Args:
+        index: The samples of the shard.
         dataset: The data set.
-        source: The source that reads the shard.
         path: The shard.
 
     Raises:
-        DataError: The shard is damaged or has no samples, or `dataset.classes` lacks a label.
+        DataError: `dataset.classes` lacks a label.
     """
-    index = source.index_file(path)
     fields = {name: _find_field(column, path) for name, column in index.columns.items()}
     own = f"{path}:"
     names = index.names

@@ -4,15 +4,17 @@ A shard has the samples of some rows of one Zarr store. It is cached as a ZIP fi
 store of these rows alone: the objects with their chunks as they are, and metadata that fit them.
 """
 
-import tempfile
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.listing import (
     Listing,
     StoredFile,
@@ -20,7 +22,7 @@ from gpupipe.cache.listing import (
     find_size,
     hash_file_version,
 )
-from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shard_members import MembersBuilder, ShardMembers
 from gpupipe.cache.store import Store, UnfetchableError
 from gpupipe.cache.store_listing import StoreRows, ask_for_versions, check_name, list_shards
@@ -86,14 +88,17 @@ class _Folder:
 
 
 def list_folders(
-    dataset: DataSet, store: Store, options: CacheOptions
+    dataset: DataSet, store: Store, cache: CacheFolder
 ) -> tuple[Listing, ShardMembers]:
     """List the shards of a data set in Zarr folders, and the objects of each of them.
+
+    Copies metadata and small arrays to a folder in the cache, which it removes at the end; or when
+    it lists again, if it was killed. The caller must hold the lock for listing.
 
     Args:
         dataset: The data set.
         store: The store that has the folders.
-        options: The settings of the cache: `connections` and `shard_size`.
+        cache: The cache, with the settings `connections` and `shard_size`.
 
     Raises:
         DataError: There are none, one cannot be read, or lacks an array.
@@ -102,9 +107,10 @@ def list_folders(
     require_extra("zarr", source.modules, f"reading {dataset.url}", DataError)
     request: StoreRequest = source.request
     builder, names, weights = MembersBuilder(), list[str](), list[float]()
+    options = cache.options
     for name, objects, weight in _find_folders(dataset, store):
-        with tempfile.TemporaryDirectory(prefix="gpupipe-zarr-") as copy:
-            folder = _Folder(name, objects, store, options.connections, Path(copy))
+        with _create_folder(cache.dir / "tmp" / "zarr") as copy:
+            folder = _Folder(name, objects, store, options.connections, copy)
             cut = _cut_rows if request.groups is None else _cut_groups
             before = len(names)
             try:
@@ -118,6 +124,17 @@ def list_folders(
             "set data.url, or data.shards"
         )
     return create_listing(names, weights, dataset, builder)
+
+
+@contextmanager
+def _create_folder(path: Path) -> Iterator[Path]:
+    """Create a folder, and remove it at the end; first, what a killed process has left there."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def create_listing(

@@ -34,15 +34,23 @@ _BYTES_PER_PIXEL = 3
 """An RGB image that is not compressed has so many. Hardly any image file is larger."""
 
 
-class NeededBytes(NamedTuple):
-    """The bytes of a file that a source reads.
+class FilePart(NamedTuple):
+    """Consecutive samples of a file, as a file of their own.
 
     Attributes:
-        ranges: Ranges [begin, end), in any order.
-        beside: About how many bytes `index_file` will write to a file beside it.
+        samples: How many.
+        group: The number of the first of the file's groups of samples that it has.
+        ranges: Ranges [begin, end) of the bytes of the file that it has, in any order.
+        shift: How many bytes nearer to the beginning they are in the part.
+        own: Bytes of its own, with their places in the part.
+        beside: About how many bytes `index_part` will write to a file beside it.
     """
 
+    samples: int
+    group: int
     ranges: Sequence[tuple[int, int]]
+    shift: int
+    own: Sequence[tuple[int, bytes]]
     beside: int
 
 
@@ -152,17 +160,32 @@ class Source(pydantic.BaseModel):
     def end_children(self) -> None:
         """End the child processes that `index_file` has left; by default there are none."""
 
-    def find_needed_bytes(self, file: RawIOBase) -> NeededBytes:
-        """Return which bytes of a file `index_file` reads, before all of the file is there.
+    def cut_file(self, file: RawIOBase, max_bytes: float) -> list[FilePart]:
+        """Return the parts that a file can be fetched in, in the order of its samples.
 
-        It is called if the format of the file has `has_ranges`, see FORMATS.
+        It is called if the format of the file has `is_cut`, see FORMATS.
 
         Args:
             file: The file in the store. What is read of it is fetched at once, so only its end may
                 be read, such as a footer.
+            max_bytes: The most that a part with several groups of samples may take, with what is
+                written beside it.
 
         Raises:
             ValueError: The file is damaged, or lacks what an option names.
+        """
+        raise NotImplementedError
+
+    def index_part(self, path: Path, first: int, group: int) -> Index:
+        """List the samples of a part of a file as `index_file` does.
+
+        Args:
+            path: The part, which is a file of its own.
+            first: The number of its first sample in the whole file.
+            group: The number of its first group of samples in the whole file.
+
+        Raises:
+            DataError: The part has no samples, or cannot be read.
         """
         raise NotImplementedError
 

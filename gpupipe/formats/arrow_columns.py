@@ -88,11 +88,13 @@ def open_parquet(file: Path | BinaryIO | RawIOBase) -> Iterator[Any]:
         raise DamagedError(f"cannot be read as .parquet: {str(e).partition(chr(10))[0]}") from e
 
 
-def iter_rows(table: Any, columns: list[str], rows_at_once: int) -> Iterator[Any]:
+def iter_rows(
+    table: Any, columns: list[str], rows_at_once: int, first_group: int = 0
+) -> Iterator[Any]:
     """Yield the record batches of an open Parquet file, with up to `rows_at_once` rows each.
 
     No batch has rows of two row groups. The caller has checked these with
-    `parquet_footer.check_row_group`.
+    `parquet_footer.check_row_group`. Messages number the row groups from `first_group` on.
 
     An OSError of pyarrow becomes a DamagedError. So a caller that writes the rows to a file can
     tell a failed read from a failed write.
@@ -106,7 +108,8 @@ def iter_rows(table: Any, columns: list[str], rows_at_once: int) -> Iterator[Any
             yield from table.iter_batches(rows_at_once, [number], columns, use_threads=False)
         except OSError as e:
             first_line = str(e).partition("\n")[0]
-            raise DamagedError(f"row group {number} cannot be read: {first_line}") from e
+            shown = first_group + number
+            raise DamagedError(f"row group {shown} cannot be read: {first_line}") from e
 
 
 def read_schema(path: Path) -> Any:

@@ -2,29 +2,61 @@
 
 pyarrow 26 tells it, too. But what tells it of a column throws a C++ exception at some damage, which
 its Python classes do not catch, and which ends the process. Opening a file and reading its rows do
-not. The footer is a Thrift structure in the compact protocol:
-https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md, and
+not. The footer is a Thrift structure:
 https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift.
 """
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping, Sequence
 from io import RawIOBase
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from gpupipe.formats import DamagedError, check_size
+from gpupipe.formats.thrift_compact import (
+    BINARY,
+    INTEGERS,
+    LIST,
+    STRUCT,
+    ThriftReader,
+    pack,
+    pack_struct,
+    pack_structs,
+)
 
+MAGIC = b"PAR1"
 _TAIL = 8
 """Bytes after the footer: its length, little-endian in 4 bytes, and PAR1."""
-_BINARY, _LIST, _SET, _MAP, _STRUCT = 8, 9, 10, 11, 12
-_TRUTHS, _INTEGERS = (1, 2), (4, 5, 6)
-_FIXED_BYTES = {1: 1, 2: 1, 3: 1, 7: 8, 13: 16}
-"""Bytes of truth values in lists, small integers, floats, and UUIDs."""
-_MAX_DEPTH = 32
-_ROW_GROUPS, _COLUMNS, _ROWS, _COLUMN = 4, 1, 3, 3
-"""Fields of the file, of a row group (its columns and rows), and of a column in it."""
+_ALL_ROWS, _ROW_GROUPS = 3, 4
+"""Fields of the file."""
+_COLUMNS, _ROWS = 1, 3
+"""Fields of a row group."""
 _PATH, _INFLATED, _STORED, _DATA, _DICTIONARY = 3, 6, 7, 9, 11
 """Fields of the description of a column."""
+_Fields = Sequence[tuple[int, int, Any]]
+"""Number, kind and value of the fields of a structure: bytes, an offset, other _Fields, or a list
+of these.
+"""
+
+
+class _Kind(NamedTuple):
+    """What to do with the fields of a structure, by their numbers.
+
+    Attributes:
+        inner: Those that are structures, or lists of them, with what to do with theirs.
+        offsets: Those that are places in the file.
+        left_out: Those that a footer for a part of the file lacks, as they can be left out. They
+            are places of indexes at the end of the file, and the number of a row group.
+    """
+
+    inner: Mapping[int, "_Kind"] = {}
+    offsets: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
+
+
+_DESCRIPTION = _Kind(offsets=(_DATA, 10, _DICTIONARY), left_out=(14, 15))
+_COLUMN = _Kind({3: _DESCRIPTION}, offsets=(2,), left_out=(4, 5, 6, 7))
+_ROW_GROUP = _Kind({_COLUMNS: _COLUMN}, offsets=(5,), left_out=(7,))
+_FILE = _Kind({_ROW_GROUPS: _ROW_GROUP})
 
 
 class ColumnChunk(NamedTuple):
@@ -44,17 +76,48 @@ class ColumnChunk(NamedTuple):
 
 
 class RowGroup(NamedTuple):
-    """A row group: the number of its rows, and its columns."""
+    """A row group.
+
+    Attributes:
+        rows: The number of its rows.
+        chunks: Its columns.
+        fields: All that the footer says of it.
+    """
 
     rows: int
     chunks: list[ColumnChunk]
+    fields: _Fields = ()
 
 
-def read_row_groups(file: BinaryIO | RawIOBase) -> list[RowGroup]:
-    """Return the row groups of a Parquet file, which pyarrow has opened without an error.
+class Footer(NamedTuple):
+    """The footer of a file.
+
+    Attributes:
+        groups: The row groups.
+        fields: All that it says.
+    """
+
+    groups: list[RowGroup]
+    fields: _Fields
+
+    def pack(self, groups: Sequence[RowGroup], shift: int) -> bytes:
+        """Return the end of a file that has some of the row groups, from its footer on.
+
+        Args:
+            groups: The row groups.
+            shift: How many bytes nearer to the beginning they are than in this file.
+        """
+        parts = pack_structs([_pack(group.fields, _ROW_GROUP, shift) for group in groups])
+        changed = {_ALL_ROWS: pack(sum(group.rows for group in groups)), _ROW_GROUPS: parts}
+        footer = pack_struct((n, kind, changed.get(n) or value) for n, kind, value in self.fields)
+        return footer + len(footer).to_bytes(4, "little") + MAGIC
+
+
+def read_footer(file: BinaryIO | RawIOBase) -> Footer:
+    """Return the footer of a Parquet file, which pyarrow has opened without an error.
 
     Raises:
-        DamagedError: The footer is damaged.
+        DamagedError: It is damaged.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _TAIL))
@@ -63,9 +126,16 @@ def read_row_groups(file: BinaryIO | RawIOBase) -> list[RowGroup]:
         raise DamagedError(f"a footer of {length:,} bytes in a file of {size:,}")
     file.seek(size - _TAIL - length)
     try:
-        return list(_Footer(file.read(length) or b"").iter_row_groups())
+        fields = _read(ThriftReader(file.read(length) or b""), _FILE)
+        every = [value for n, kind, value in fields if (n, kind) == (_ROW_GROUPS, LIST)]
+        return Footer([_describe_group(group) for groups in every for group in groups], fields)
     except IndexError as e:
         raise DamagedError("its footer is cut off") from e
+
+
+def read_row_groups(file: BinaryIO | RawIOBase) -> list[RowGroup]:
+    """Return the row groups of a Parquet file; see `read_footer`."""
+    return read_footer(file).groups
 
 
 def check_row_group(group: RowGroup, number: int, columns: Collection[str], max_bytes: int) -> None:
@@ -83,131 +153,68 @@ def check_row_group(group: RowGroup, number: int, columns: Collection[str], max_
             check_size(mean, max_bytes, f"row group {number}: on average ")
 
 
-class _Footer:
-    """Reads a footer. Its methods raise IndexError where it ends too early."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
-    def iter_row_groups(self) -> Iterator[RowGroup]:
-        for field, kind in self._iter_fields():
-            if (field, kind) == (_ROW_GROUPS, _LIST):
-                for _ in self._iter_items(_STRUCT):
-                    yield self._read_row_group()
-            else:
-                self._skip(kind)
-
-    def _read_row_group(self) -> RowGroup:
-        rows, chunks = 0, []
-        for field, kind in self._iter_fields():
-            if (field, kind) == (_COLUMNS, _LIST):
-                chunks += [self._read_column() for _ in self._iter_items(_STRUCT)]
-            elif field == _ROWS and kind in _INTEGERS:
-                rows = self._read_integer()
-            else:
-                self._skip(kind)
-        return RowGroup(rows, [chunk for chunk in chunks if chunk is not None])
-
-    def _read_column(self) -> ColumnChunk | None:
-        chunk = None
-        for field, kind in self._iter_fields():
-            if (field, kind) == (_COLUMN, _STRUCT):
-                chunk = self._read_chunk()
-            else:
-                self._skip(kind)
-        return chunk
-
-    def _read_chunk(self) -> ColumnChunk:
-        numbers, path = dict.fromkeys((_INFLATED, _STORED, _DATA, _DICTIONARY), 0), [b""]
-        for field, kind in self._iter_fields():
-            if field in numbers and kind in _INTEGERS:
-                numbers[field] = self._read_integer()
-            elif (field, kind) == (_PATH, _LIST):
-                path = [self._read_bytes() for _ in self._iter_items(_BINARY)] or path
-            else:
-                self._skip(kind)
-        # The dictionary, if there is one, comes first. Some writers give 0 as its place if not.
-        begin = min(numbers[_DATA], numbers[_DICTIONARY] or numbers[_DATA])
-        name = path[0].decode(errors="replace")
-        return ColumnChunk(name, begin, begin + numbers[_STORED], numbers[_INFLATED])
-
-    def _iter_fields(self) -> Iterator[tuple[int, int]]:
-        """Yield number and kind of each field of a structure; the caller reads or skips it."""
-        field = 0
-        while head := self._read_byte():
-            field = field + (head >> 4) if head >> 4 else self._read_integer()
-            yield field, head & 15
-
-    def _iter_items(self, kind: int) -> Iterator[None]:
-        """Yield for each item of a list, which the caller reads. Skip items of other kinds."""
-        count, item_kind = self._read_list_head()
-        for _ in range(count):
-            if item_kind == kind:
-                yield
-            else:
-                self._skip_item(item_kind)
-
-    def _read_list_head(self) -> tuple[int, int]:
-        head = self._read_byte()
-        return self._check_count(head >> 4 if head >> 4 < 15 else self._read_varint()), head & 15
-
-    def _check_count(self, count: int) -> int:
-        if count > len(self._data) - self._at:  # every item has a byte at least
-            raise IndexError
-        return count
-
-    def _read_byte(self) -> int:
-        self._at += 1
-        return self._data[self._at - 1]
-
-    def _read_varint(self) -> int:
-        value = shift = 0
-        while (byte := self._read_byte()) >= 0x80:
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if shift > 63:
-                raise DamagedError("its footer has a number of more than 64 bits")
-        return value | byte << shift
-
-    def _read_integer(self) -> int:
-        value = self._read_varint()
-        return value >> 1 ^ -(value & 1)
-
-    def _read_bytes(self) -> bytes:
-        count = self._check_count(self._read_varint())
-        self._at += count
-        return self._data[self._at - count : self._at]
-
-    def _skip(self, kind: int, depth: int = 0) -> None:
-        """Skip a field. The kind of a truth value says which it is."""
-        if kind not in _TRUTHS:
-            self._skip_item(kind, depth)
-
-    def _skip_item(self, kind: int, depth: int = 0) -> None:
-        if kind in _FIXED_BYTES:
-            self._at += _FIXED_BYTES[kind]
-        elif kind in _INTEGERS:
-            self._read_varint()
-        elif kind == _BINARY:
-            self._read_bytes()
-        elif depth > _MAX_DEPTH:
-            raise DamagedError("its footer has structures in structures without end")
+def _read(reader: ThriftReader, kind: _Kind) -> _Fields:
+    """Read a structure."""
+    fields: list[tuple[int, int, Any]] = []
+    for number, coded_as in reader.iter_fields():
+        value: Any
+        if number in kind.inner and coded_as == STRUCT:
+            value = _read(reader, kind.inner[number])
+        elif number in kind.inner and coded_as == LIST:
+            value = [_read(reader, kind.inner[number]) for _ in reader.iter_items(STRUCT)]
+        elif number in kind.offsets and coded_as in INTEGERS:
+            value = reader.read_integer()
         else:
-            self._skip_container(kind, depth + 1)
+            value = reader.skip(coded_as)
+        if number not in kind.left_out:
+            fields.append((number, coded_as, value))
+    return fields
 
-    def _skip_container(self, kind: int, depth: int) -> None:
-        if kind == _STRUCT:
-            for _, inner in self._iter_fields():
-                self._skip(inner, depth)
-        elif kind in (_LIST, _SET):
-            count, item = self._read_list_head()
-            for _ in range(count):
-                self._skip_item(item, depth)
-        elif kind == _MAP:
-            count = self._check_count(self._read_varint())
-            kinds = self._read_byte() if count else 0
-            for _ in range(count):
-                self._skip_item(kinds >> 4, depth)
-                self._skip_item(kinds & 15, depth)
-        else:
-            raise DamagedError(f"its footer has a field of kind {kind}, which there is not")
+
+def _pack(fields: _Fields, kind: _Kind, shift: int) -> bytes:
+    """Return the bytes of a structure, with all places nearer to the beginning by `shift`."""
+
+    def pack_value(number: int, coded_as: int, value: Any) -> bytes:
+        if isinstance(value, int):
+            return pack(value - shift if value > 0 else value)  # 0 is no place
+        if isinstance(value, bytes):
+            return value
+        inner = kind.inner[number]
+        if coded_as == STRUCT:
+            return _pack(value, inner, shift)
+        return pack_structs([_pack(one, inner, shift) for one in value])
+
+    return pack_struct((n, coded_as, pack_value(n, coded_as, v)) for n, coded_as, v in fields)
+
+
+def _describe_group(fields: _Fields) -> RowGroup:
+    chunks: list[ColumnChunk] = []
+    for number, coded_as, value in fields:
+        if (number, coded_as) == (_COLUMNS, LIST):
+            chunks += [
+                _describe_chunk(description)
+                for column in value
+                for n, kind, description in column
+                if (n, kind) == (3, STRUCT)
+            ]
+    return RowGroup(_find_number(fields, _ROWS), chunks, fields)
+
+
+def _describe_chunk(fields: _Fields) -> ColumnChunk:
+    data, dictionary = (_find_number(fields, n) for n in (_DATA, _DICTIONARY))
+    stored, inflated = (_find_number(fields, n) for n in (_STORED, _INFLATED))
+    path = next((value for n, kind, value in fields if (n, kind) == (_PATH, LIST)), b"\0")
+    reader = ThriftReader(path)
+    names = [reader.read_bytes() for _ in reader.iter_items(BINARY)]
+    # The dictionary, if there is one, comes first. Some writers give 0 as its place if not.
+    begin = min(data, dictionary or data)
+    name = names[0].decode(errors="replace") if names else ""
+    return ColumnChunk(name, begin, begin + stored, inflated)
+
+
+def _find_number(fields: _Fields, number: int) -> int:
+    """Return the integer in a field; 0 if there is none."""
+    for n, coded_as, value in fields:
+        if n == number and coded_as in INTEGERS:
+            return value if isinstance(value, int) else ThriftReader(value).read_integer()
+    return 0

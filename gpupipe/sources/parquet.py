@@ -1,5 +1,6 @@
 """parquet: image files inside the columns of .parquet files, as Hugging Face's hub has them."""
 
+import io
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from io import RawIOBase
@@ -16,13 +17,20 @@ from gpupipe.dataset.list_annotations import AnnotatedShards
 from gpupipe.dataset.list_columns import ListColumn, check_fields, find_label, split_fields
 from gpupipe.dataset.npy_fields import ArrayFormat, Shape, locate_arrays, read_header
 from gpupipe.dataset.shards import ByteRanges, ShardFile, array_spec, name_shard
-from gpupipe.dataset.source import NeededBytes
+from gpupipe.dataset.source import FilePart
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
-from gpupipe.formats import arrow_columns, check_size
+from gpupipe.formats import DamagedError, arrow_columns, check_size
 from gpupipe.formats.arrow_values import LabelsAndValues
 from gpupipe.formats.npy import NpyHeader
-from gpupipe.formats.parquet_footer import check_row_group, read_row_groups
+from gpupipe.formats.parquet_footer import (
+    MAGIC,
+    Footer,
+    RowGroup,
+    check_row_group,
+    read_footer,
+    read_row_groups,
+)
 from gpupipe.runtime.installation import require_extra
 
 _ROWS_AT_ONCE = 64
@@ -115,20 +123,57 @@ class Parquet(AnnotatedShards):
             return [self._unpack(path, table, write_parts(path, key, reason))]
 
     def index_file(self, path: Path) -> Index:
+        return self.index_part(path, 0, 0)
+
+    def index_part(self, path: Path, first: int, group: int) -> Index:
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
         with name_shard(path), arrow_columns.open_parquet(path) as table:
-            part = self._unpack(path, table, write_parts_beside(path))
+            part = self._unpack(path, table, write_parts_beside(path), first, group)
         return self.join([path], [[part]])
 
-    def find_needed_bytes(self, file: RawIOBase) -> NeededBytes:
+    def cut_file(self, file: RawIOBase, max_bytes: float) -> list[FilePart]:
         require_extra("parquet", ("pyarrow",), "reading .parquet", DataError)
         with arrow_columns.open_parquet(file) as table:
             _, columns = self._choose_columns(table)
-            chunks = [chunk for group in read_row_groups(file) for chunk in group.chunks]
-        images = set(self._columns.values())
-        return NeededBytes(
-            [(chunk.begin, chunk.end) for chunk in chunks if chunk.column in columns],
-            sum(max(chunk.inflated, 0) for chunk in chunks if chunk.column in images),
+            footer = read_footer(file)
+        size, images = file.seek(0, io.SEEK_END), set(self._columns.values())
+        parts, begin, taken = list[FilePart](), 0, 0
+        groups = [group for group in footer.groups if group.rows]
+        if not groups:
+            raise ValueError("it has no rows")
+        for number, group in enumerate(groups):
+            chunks = group.chunks
+            if (
+                group.rows < 0
+                or not chunks
+                or any(not len(MAGIC) <= c.begin <= c.end <= size for c in chunks)
+            ):
+                raise DamagedError(f"row group {number} is not in the file")
+            check_row_group(group, number, images, self.byte_limit)
+            used = [chunk for chunk in chunks if chunk.column in columns]
+            need = sum(
+                c.end - c.begin + (max(c.inflated, 0) if c.column in images else 0) for c in used
+            )
+            if number > begin and taken + need > max_bytes:
+                parts.append(self._create_part(footer, groups[begin:number], begin, columns))
+                begin, taken = number, 0
+            taken += need
+        return [*parts, self._create_part(footer, groups[begin:], begin, columns)]
+
+    def _create_part(
+        self, footer: Footer, groups: list[RowGroup], number: int, columns: list[str]
+    ) -> FilePart:
+        """Return a part of a file with some of its row groups, of which `number` is the first."""
+        chunks, images = [c for group in groups for c in group.chunks], self._columns.values()
+        shift = min(c.begin for c in chunks) - len(MAGIC)
+        end = max(c.end for c in chunks) - shift
+        return FilePart(
+            sum(group.rows for group in groups),
+            number,
+            [(c.begin, c.end) for c in chunks if c.column in columns],
+            shift,
+            [(0, MAGIC), (end, footer.pack(groups, shift))],
+            sum(max(c.inflated, 0) for c in chunks if c.column in images),
         )
 
     def _choose_columns(self, table: Any) -> tuple[LabelsAndValues, list[str]]:
@@ -146,7 +191,12 @@ class Parquet(AnnotatedShards):
         return others, columns
 
     def _unpack(
-        self, path: Path, table: Any, written: AbstractContextManager[tuple[Path, BinaryIO]]
+        self,
+        path: Path,
+        table: Any,
+        written: AbstractContextManager[tuple[Path, BinaryIO]],
+        first: int = 0,
+        first_group: int = 0,
     ) -> ShardFile:
         """Write the images and arrays of a shard to a file.
 
@@ -154,6 +204,8 @@ class Parquet(AnnotatedShards):
             path: The Parquet file.
             table: The same file, opened with pyarrow.
             written: Yields the path of the file to write, and the open file.
+            first: The number of its first row, for names and messages.
+            first_group: The number of its first row group, for messages.
 
         Returns:
             The samples of the shard: their names, labels and values, and where the new file has
@@ -164,15 +216,15 @@ class Parquet(AnnotatedShards):
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in images}
         headers: dict[str, list[NpyHeader]] = {name: [] for name in formats}
         with path.open("rb") as opened:
-            for number, group in enumerate(read_row_groups(opened)):
+            for number, group in enumerate(read_row_groups(opened), first_group):
                 check_row_group(group, number, images.values(), self.byte_limit)
         with written as (unpacked, file):
-            for rows in arrow_columns.iter_rows(table, columns, _ROWS_AT_ONCE):
+            for rows in arrow_columns.iter_rows(table, columns, _ROWS_AT_ONCE, first_group):
                 others.add(rows)
                 for name, column in images.items():
                     for image in arrow_columns.find_bytes(rows.column(column), column):
                         content = image.as_buffer()
-                        row = f"row {len(spans[name])}"
+                        row = f"row {first + len(spans[name])}"
                         check_size(content.size, self.byte_limit, f"{row}: ")
                         if name in formats:
                             headers[name].append(read_header(row, content))
@@ -183,10 +235,10 @@ class Parquet(AnnotatedShards):
             for name, parts in spans.items()
         }
         for name, expected in formats.items():
-            rows = [f"row {n}" for n in range(len(headers[name]))]
+            rows = [f"row {first + n}" for n in range(len(headers[name]))]
             begins = fields[name].offset.tolist()
             fields[name] = locate_arrays(rows, begins, headers[name], expected)
-        names = [f"{path}:row {n}" for n in range(len(next(iter(spans.values()))))]
+        names = [f"{path}:row {first + n}" for n in range(len(next(iter(spans.values()))))]
         if not names:
             return ShardFile(names, fields)
         found = join_labels(others.labels), others.join_values()

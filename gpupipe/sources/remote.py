@@ -72,7 +72,7 @@ class Remote(DataSet, Source):
     def _check_shards(self) -> "Remote":
         if self.shards is not None:
             create_source(self)
-            if "shard_size" in self.cache.model_fields_set and not find_format(self).is_folder:
+            if "shard_size" in self.cache.model_fields_set and not find_format(self).is_sized:
                 raise create_error(
                     "cache",
                     "shard_size: the shards of data.shards are cached as they are: leave it out",

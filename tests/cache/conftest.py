@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpupipe.cache import listing, shard_members
+from gpupipe.cache import listing
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
+from gpupipe.cache.downloader import save_listing
 from gpupipe.cache.publishing import ShardPublisher
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
-from gpupipe.cache.store_listing import list_samples
 from gpupipe.cache.stored_fill import create_filler
-from gpupipe.cache.stored_formats import find_format
-from gpupipe.cache.zarr_folders import list_folders
 from helpers import stored_shards
 from helpers.cached_loading import STEPS, Config
 from helpers.faulty_store import Faults, serve
@@ -98,15 +96,7 @@ def make(blobs: Path, tmp_path: Path) -> Make:
         data = DataSet(**{"url": f"file://{blobs}"} | (dataset or {}))
         folder = prepare_folder(cache, data)
         if not listing.is_listed(folder):
-            remote, members = _store(data, cache), None
-            if data.shards is not None and find_format(data).is_folder:
-                found, members = list_folders(data, remote, cache)
-            else:
-                found = list_samples(data, remote)
-            with folder.lock():
-                if members is not None:
-                    shard_members.save(members, folder)
-                listing.save(found, folder)
+            save_listing(folder, data, _store(data, cache))
         kept = listing.load(folder)
         return Made(folder, data, kept, create_filler(folder, data, _store(data, cache)))
 

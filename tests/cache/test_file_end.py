@@ -1,4 +1,4 @@
-"""Reading the end of a file in a store, and which of its bytes are still missing."""
+"""Reading the end of a file in a store."""
 
 import io
 import os
@@ -11,7 +11,6 @@ from gpupipe.cache.store import FetchedRange, StoreError
 from gpupipe.formats import DamagedError
 
 SIZE = 1_000_003
-BLOCK = 4096
 CONTENT = os.urandom(SIZE)
 Asked = list[tuple[int, int]]
 
@@ -33,37 +32,18 @@ def test_nothing_is_fetched_twice() -> None:
         assert end.seek(begin - SIZE, io.SEEK_END) == begin
         assert end.read(count) == CONTENT[begin : begin + count]
         assert end.tell() == begin + count
-    first, second = ((SIZE - n) // BLOCK * BLOCK for n in (1 << 16, 300_000))
+    first, second = (SIZE - n for n in (1 << 16, 300_000))
     assert asked == [(first, SIZE), (second, first)]
     assert end.data == CONTENT[second:]
-    assert end.etags == {"a"}
+    assert end.has_ranges
     assert end.read(1) == b""
-
-
-@pytest.mark.parametrize(
-    ("needed", "missing"),
-    [
-        ([(100, 5000), (0, 200)], [(0, 8192)]),
-        ([(5000, 6000), (30_000, 31_000)], [(4096, 8192), (28_672, 32_768)]),
-        ([(5000, 6000), (13_000, 14_000)], [(4096, 16_384)]),
-        ([(-(10**30), 5), (SIZE - 10, 10**30), (10**20, 10**30), (9, 3)], [(0, 4096)]),
-        ([(0, 850_000)], [(0, 933_888)]),
-        ([], []),
-    ],
-)
-def test_what_is_missing_is_in_blocks_and_near_ranges_are_joined(
-    needed: Asked, missing: Asked
-) -> None:
-    end, _ = opened()
-    end.seek(-8, io.SEEK_END)
-    end.read(8)
-    assert end.list_missing(needed, gap=5000) == missing
 
 
 def test_a_server_that_sends_another_number_of_bytes_is_no_end_of_this_file() -> None:
     end = FileEnd(SIZE, lambda begin, end: FetchedRange(CONTENT, ""))
-    assert end.read(4) == CONTENT[:4]
-    assert end.list_missing([(0, 5)], gap=0) == []
+    end.seek(SIZE - 8)
+    assert end.read(4) == CONTENT[-8:-4]
+    assert not end.has_ranges
     end = FileEnd(SIZE, lambda begin, end: FetchedRange(CONTENT[:-1], ""))
     end.seek(SIZE - 8)
     with pytest.raises(StoreError, match="1,000,002 bytes came in place of 1,000,003"):

@@ -1,4 +1,4 @@
-"""Which samples of stored shards a process has checked, and ids."""
+"""Which samples of stored shards a process has checked."""
 
 from pathlib import Path
 from typing import Any
@@ -6,19 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.cache.stored_column import forget_checked, join_ids, split_ids
+from gpupipe.cache.stored_column import forget_checked
 from gpupipe.cache.stored_fill import name_of
 from gpupipe.cache.stored_samples import SampleTable
 from helpers.stored_shards import PATTERN
-
-
-def test_ids_are_joined_and_split() -> None:
-    ids = join_ids(np.array([0, 7, 2**30]), np.array([1, 3, 2]))
-    shards, numbers = split_ids(ids)
-    assert shards.tolist() == [0, 7, 7, 7, 2**30, 2**30]
-    assert numbers.tolist() == [0, 0, 1, 2, 0, 1]
-    assert ids.dtype == np.int64
-    assert (ids >= 0).all()
 
 
 def test_a_sample_is_checked_once_until_its_shard_is_forgotten(make: Any, tars: Path) -> None:

@@ -46,7 +46,8 @@ def filled(
         pytest.importorskip("obstore")
 
     def made(**options: Any) -> Any:
-        cache = make({"url": web[0], "shards": NAME}, **{"timeout": 5.0} | options)
+        options = {"timeout": 5.0, "shard_size": SIZE} | options
+        cache = make({"url": web[0], "shards": NAME}, **options)
         if request.param == "fsspec":
             cache.filler._store._reader = None
         web[1].asked.clear()
@@ -67,9 +68,10 @@ def test_the_columns_of_a_config_are_fetched_and_others_are_holes(
     path, _ = made.folder.list_shard_paths(name_of(0))
     original = wide / NAME
     assert path.stat().st_size == original.stat().st_size > SIZE
-    assert made.filler.statistics.bytes < 0.35 * SIZE
+    fetched = made.filler.statistics.bytes
+    assert fetched < 0.35 * SIZE
     (shard,) = made.folder.commit_log.live_shards().values()
-    assert shard.unfetched == original.stat().st_size - made.filler.statistics.bytes
+    assert 0 < path.stat().st_size - fetched - shard.unfetched < 10_000  # a footer
     assert path.stat().st_blocks * 512 < 0.4 * SIZE
     with made.folder.lock():
         assert disk_size(made.folder.dir) <= made.folder.count_bytes() < SIZE
@@ -83,8 +85,8 @@ def test_the_columns_of_a_config_are_fetched_and_others_are_holes(
 def test_a_file_is_fetched_whole_by_a_server_that_knows_no_ranges(
     filled: Any, web: tuple[str, Faults], wide: Path
 ) -> None:
-    made = filled()
     web[1].has_ranges = False
+    made = filled()
     assert made.fill() == "complete"
     path, _ = made.folder.list_shard_paths(name_of(0))
     assert path.read_bytes() == (wide / NAME).read_bytes()
@@ -111,7 +113,7 @@ def test_a_part_that_failed_is_fetched_again(
         ("forbidden", "403"),
         ("gone", NAME),
         ("changes", r"changed since it was listed \(ETag same, now [0-9]+\)"),
-        ("wrong", "cannot be read as .parquet"),
+        ("wrong", "row group 0 cannot be read"),
     ],
 )
 def test_a_file_whose_parts_cannot_be_had_is_named(
@@ -131,13 +133,13 @@ def test_parts_of_different_versions_are_not_one_file(
     make: Any, web: tuple[str, Faults], wide: Path
 ) -> None:
     pytest.importorskip("obstore")
-    made = make({"url": web[0], "shards": NAME})
+    made = make({"url": web[0], "shards": NAME}, shard_size=SIZE)
     reads, fetcher = [], made.filler._fetcher
     read = fetcher._read
 
     def read_once(*arguments: Any) -> Any:
         reads.append(arguments)
-        if len(reads) == 2:  # after the end of the file
+        if len(reads) == 2:
             web[1].changes[NAME] = 1
         return read(*arguments)
 
@@ -145,7 +147,7 @@ def test_parts_of_different_versions_are_not_one_file(
     assert made.fill() == "complete"
     path, _ = made.folder.list_shard_paths(name_of(0))
     assert read_columns(path).equals(read_columns(wide / NAME))
-    assert made.filler.statistics.bytes > 0.4 * SIZE  # the parts came twice
+    assert made.filler.statistics.bytes > 0.3 * SIZE  # the parts came twice
 
 
 def test_a_damaged_page_is_named(make: Any, wide: Path, tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_the_cache_need_only_hold_the_columns(make: Any, wide: Path, tmp_path: P
     size = 1_400_000  # less than two files take
     made = make({"url": f"file://{wide}", "shards": "*.parquet"}, max_bytes=size, low_water=0.6)
     seen: set[str] = set()
-    for _ in range(6):
+    for _ in range(9):
         while made.filler.publish_shard() == "published":
             assert disk_size(made.folder.dir) <= size
         seen.update(cached(made.folder))
@@ -173,13 +175,7 @@ def test_the_cache_need_only_hold_the_columns(make: Any, wide: Path, tmp_path: P
         assert made.filler.publish_shard() == "no room"
         assert made.filler.statistics.bytes == before  # how much is needed is known
         began(made.folder)
-    assert len(seen) == len(NAMES)
-    small = make(
-        {"url": f"file://{wide}", "shards": NAME}, max_bytes=800_000, dir=tmp_path / "small"
-    )
-    assert small.fill() == "failed"
-    (why,) = small.folder.commit_log.broken_rows().values()
-    assert re.search(r"must hold two such shards, is 800,000: make it larger", why)
+    assert len(seen) == len(made.listing) == 3 * len(NAMES)
 
 
 def test_a_file_that_was_evicted_comes_again_as_it_was(make: Any, wide: Path) -> None:
@@ -190,6 +186,7 @@ def test_a_file_that_was_evicted_comes_again_as_it_was(make: Any, wide: Path) ->
         generation = made.folder.commit_log.generation
         evict.evict_down_to(made.folder, 0)
         pin = made.folder.create_claim("pins", "me", {"generation": generation})
-    assert made.another().publish_shard(fresh=False) == "published"
+    again = made.another()
+    assert [again.publish_shard(fresh=False) for _ in before] == ["published"] * 3
     assert {name: made.folder.shard_path(name).read_bytes() for name in before} == before
     pin.release()

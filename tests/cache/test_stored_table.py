@@ -15,7 +15,8 @@ DATA = DataSet(url="file:///x", shards="*.tar")
 
 
 def index_shard(path: Path) -> stored_table.ShardTable:
-    return stored_table.index_shard(DATA, create_source(DATA, path), path)
+    index = create_source(DATA, path).index_file(path)
+    return stored_table.create_table(index, DATA, path)
 
 
 SAMPLES = [{"jpg": bytes([n]) * (100 + n), "cls": b"%d" % n} for n in range(5)]

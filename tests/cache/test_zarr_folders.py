@@ -9,7 +9,9 @@ import zarr
 
 import gpupipe
 from gpupipe.cache import shard_members
+from gpupipe.cache.cache_folder import prepare_folder
 from gpupipe.cache.maintenance import fetch_missing_shards, remove_damaged_shards
+from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.stored_fill import name_of, row_of
 from gpupipe.cache.stored_samples import SampleTable
 from helpers.array_stores import COUNT, IMAGES, SHAPE, make_jpegs
@@ -99,6 +101,18 @@ def test_a_damaged_shard_is_fetched_again_to_the_same_bytes(make: Any, store: Pa
     assert list(problems) == [name_of(2)]
     assert fetch_missing_shards(made.folder, made.another()) == {}
     assert path.read_bytes() == before
+
+
+def test_what_a_lister_left_that_was_killed_is_removed(
+    make: Any, store: Path, tmp_path: Path
+) -> None:
+    data = {"url": f"file://{store}", "shards": "b/one.zarr"} | DATA
+    cache = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size=ROWS)
+    left = prepare_folder(cache, DataSet(**data)).dir / "tmp/zarr/images"
+    left.mkdir(parents=True)
+    (left / ".zarray").write_text("damage")
+    assert make(data, shard_size=ROWS).fill() == "complete"
+    assert not list((tmp_path / "cache/tmp").iterdir())
 
 
 def test_another_shard_size_is_one_of_another_cache(make: Any, store: Path) -> None:

@@ -22,7 +22,8 @@ class Faults:
     """What an HTTP server does wrong, by the path's end: how often it answers 500, cuts a body off,
     stalls, tells another ETag, sends other content, answers 500 to HEAD and the GET after it, or
     403 or 404, or sends a range of wrong bytes.
-    `headers` are sent with every image, in place of its own; "" for none.
+    `headers` are sent with every image, in place of its own; "" for none. `asked` has the path of
+    each GET, and `sent` the path, begin and end of each range that was sent.
     """
 
     errors: dict[str, int] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Faults:
     headers: dict[str, str] = field(default_factory=dict)
     has_ranges: bool = True
     asked: list[str] = field(default_factory=list)
+    sent: list[tuple[str, int, int]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
     def due(self, faults: dict[str, int], path: str) -> bool:
@@ -117,6 +119,7 @@ def _create_handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler
                 data = bytes(len(data))
             self.send_response(206)
             last = min(end, len(data) - 1)
+            faults.sent.append((self.path, begin, last + 1))
             self.send_header("Last-Modified", self.date_time_string(path.stat().st_mtime))
             self.send_header("Content-Range", f"bytes {begin}-{last}/{len(data)}")
             self.send_header("Content-Length", str(len(data[begin : end + 1])))

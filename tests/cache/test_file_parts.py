@@ -1,0 +1,186 @@
+"""Fetching the row groups of Parquet files, each as a shard, over HTTP."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+import gpupipe
+from gpupipe.cache import file_parts, stored_table
+from gpupipe.cache.stored_fill import name_of
+from gpupipe.cache.stored_samples import SampleTable
+from helpers.cache_contents import disk_size
+from helpers.cached_loading import Config, ids, load
+from helpers.faulty_store import Faults, serve
+from helpers.stored_shards import cached, write_parquet, write_wide_parquet
+
+NAMES = ["0.parquet", "1.parquet"]
+COLUMNS = ["image", "label"]
+IDS = [(file << 32) + row for file in range(2) for row in range(10)]
+GAP = 1 << 16
+
+
+@pytest.fixture(scope="module")
+def images(faces: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(faces.glob("*/*.jpg"))[:60]]
+
+
+@pytest.fixture(scope="module")
+def wide(images: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 faces in 2 files of 3 row groups each, with columns that no config needs."""
+    root = tmp_path_factory.mktemp("wide")
+    for n, name in enumerate(NAMES):
+        write_wide_parquet(root / name, images[10 * n : 10 * n + 10], 10 * n)
+    return root
+
+
+@pytest.fixture
+def web(wide: Path) -> Iterator[tuple[str, Faults]]:
+    with serve(wide) as served:
+        yield served
+
+
+def find_needed(path: Path, group: int) -> list[tuple[int, int]]:
+    """Where the columns of a config are in a row group, as pyarrow says."""
+    columns = pyarrow.parquet.read_metadata(path).row_group(group)
+    needed = []
+    for n in range(columns.num_columns):
+        column = columns.column(n)
+        if column.path_in_schema.partition(".")[0] in COLUMNS:
+            begin = min(column.dictionary_page_offset or 2**60, column.data_page_offset)
+            needed.append((begin, begin + column.total_compressed_size))
+    return needed
+
+
+def test_a_row_group_is_a_shard_of_which_the_needed_ranges_come(
+    make: Any, web: tuple[str, Faults], wide: Path
+) -> None:
+    url, faults = web
+    made = make({"url": url, "shards": NAMES})
+    sizes = {f"/{name}": (wide / name).stat().st_size for name in NAMES}
+    assert sorted(faults.sent) == [(path, size - GAP, size) for path, size in sizes.items()]
+    assert len(made.listing) == 6
+    for row, (file, group, begin) in enumerate(
+        (file, group, 4 * group) for file in range(2) for group in range(3)
+    ):
+        faults.sent.clear()
+        parts = file_parts.load(made.folder)
+        assert parts is not None
+        assert made.filler._fetcher.fetch(row, made.folder.dir / "part", parts.get(row))
+        needed = find_needed(wide / NAMES[file], group)
+        for path, first, last in faults.sent:
+            assert path == f"/{NAMES[file]}"
+            assert first in (begin for begin, _ in needed)
+            assert last in (end for _, end in needed)
+        assert sum(b - a for _, a, b in faults.sent) <= sum(b - a for a, b in needed) + GAP
+        part = pyarrow.parquet.read_table(made.folder.dir / "part", columns=COLUMNS)
+        whole = pyarrow.parquet.read_table(wide / NAMES[file], columns=COLUMNS)
+        assert part.equals(whole.slice(begin, 4))
+    (made.folder.dir / "part").unlink()
+    assert made.fill() == "complete"
+    assert len(cached(made.folder)) == 6
+    table = stored_table.load_table(made.folder.table_path(name_of(1)))
+    assert [table.names[n] for n in range(4)] == [f"row {n}" for n in range(4, 8)]
+
+
+def test_ids_are_the_same_whatever_a_file_is_cut_into(
+    make: Any, wide: Path, images: list[bytes], tmp_path: Path
+) -> None:
+    fingerprints, counts = set(), []
+    for size in (1_000, 200_000, 10**6):
+        made = make(
+            {"url": f"file://{wide}", "shards": "*.parquet"},
+            shard_size=size,
+            max_bytes=10**8,
+            dir=tmp_path / str(size),
+        )
+        counts.append(len(made.listing))
+        fingerprints.add(made.listing.fingerprint)
+        assert made.fill() == "complete"
+        table = SampleTable(made.folder, made.listing, made.dataset, ["image"])
+        assert table.load_newest().tolist() == IDS
+        index, rows = table.snapshot.index, table.snapshot.find_rows(table.snapshot.ids)
+        for row, number in zip(rows.tolist(), range(20), strict=True):
+            assert bytes(index.read(row)) == images[number]
+            assert index.labels[row] == number
+            assert index.location(row) == f"file://{wide}/{number // 10}.parquet:row {number % 10}"
+        table.load([name_of(0)], [])
+        assert table.locate(IDS[-1]) == f"file://{wide}/1.parquet:{9}" or size == 10**6
+    assert counts == [6, 4, 2]
+    assert len(fingerprints) == 1
+
+
+def test_a_cache_smaller_than_a_file_holds_its_row_groups_in_turn(
+    config: Config, images: list[bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "store").mkdir()
+    path, size = tmp_path / "store" / "large.parquet", 700_000
+    write_parquet(path, images, 0)
+    assert path.stat().st_size > size
+    settings = config(
+        url=f"file://{tmp_path}/store", shards="*.parquet", max_bytes=size, low_water=0.6
+    )
+    seen: set[int] = set()
+    with load(settings, engine="cpu") as loader:
+        end = time.monotonic() + 100
+        while len(seen) < 60:
+            assert time.monotonic() < end
+            epoch = list(loader)
+            assert len(set(ids(epoch))) == len(ids(epoch)) < 60
+            for batch in epoch:
+                assert batch["label"].tolist() == batch["id"].tolist()
+            seen |= set(ids(epoch))
+            assert disk_size(tmp_path / "cache") <= size
+            time.sleep(0.05)  # row groups are fetched meanwhile
+    assert seen == set(range(60))
+
+
+def test_a_cache_that_cannot_hold_two_row_groups_is_refused(
+    config: Config, wide: Path, make: Any
+) -> None:
+    settings = config(url=f"file://{wide}", shards="*.parquet", max_bytes=350_000, workers=0)
+    with pytest.raises(gpupipe.DataError, match=r"two largest shards take 4.*350,000: make it la"):
+        load(settings)
+
+
+@pytest.mark.parametrize("fault", ["forbidden", "gone", "wrong"])
+def test_a_file_whose_end_was_not_to_be_had_when_it_was_listed_is_one_shard(
+    make: Any, web: tuple[str, Faults], fault: str
+) -> None:
+    url, faults = web
+    getattr(faults, fault)[NAMES[1]] = 10**6
+    made = make({"url": url, "shards": NAMES})
+    assert len(made.listing) == 4
+    assert made.fill() == "failed"
+    ((row, why),) = made.filler.statistics.failed.reasons.items()
+    assert row == 3
+    assert NAMES[1] in why
+    assert bool(made.folder.commit_log.broken_rows()) == (fault == "wrong")
+    getattr(faults, fault).clear()
+    assert made.another().publish_shard() == "published"
+    table = SampleTable(made.folder, made.listing, made.dataset, ["image"])
+    assert table.load_newest().tolist() == IDS
+    parts = file_parts.load(made.folder)
+    assert parts is not None
+    assert parts.get(3) is None
+    assert len(cached(made.folder)) == 4
+
+
+def test_a_store_that_fails_while_ends_are_read_is_named(
+    make: Any, web: tuple[str, Faults]
+) -> None:
+    url, faults = web
+    faults.errors[NAMES[1]] = 10**6
+    said = rf"{url}/1.parquet: its end cannot be read: .*500.*\(3 attempts\): see data.url"
+    with pytest.raises(gpupipe.DataError, match=said):
+        make({"url": url, "shards": NAMES})
+
+
+def test_a_damaged_list_of_parts_is_named(make: Any, wide: Path) -> None:
+    made = make({"url": f"file://{wide}", "shards": NAMES})
+    made.folder.parts_path.write_bytes(b"x")
+    with pytest.raises(gpupipe.DataError, match=r"parts.idx: the list of the parts is damaged"):
+        made.another()
