@@ -141,7 +141,7 @@ class Loader:
         return self._life_cycle.iterate(self._format_batch)
 
     def _format_batch(self, plan: Plan, batch: dict[str, Tensor]) -> Any:
-        mixed = self.mixer.mix(plan.epoch, plan.ids, batch)
+        mixed = self.mixer.mix(plan.epoch, plan.ids, batch, plan.siblings, plan.number)
         return self._format(mixed, self.as_tuple)
 
     def state_dict(self) -> dict[str, Any]:

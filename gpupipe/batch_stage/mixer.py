@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from gpupipe.errors import ConfigError, ShapeError, counted
 from gpupipe.pipeline.step import Params, StepIncompatibleError
 from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.runtime.batch_memory import BatchMemory
+from gpupipe.sampling.siblings import Siblings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 _SPARE = 2
 """How many unused results of each field are kept for later batches: one may be in use."""
-_BATCH = "*"
-"""The letter of the batch axis in a layout; no other axis has it."""
 
 
 class BatchMixer:
@@ -43,6 +42,7 @@ class BatchMixer:
     def __init__(self, stage: BatchStage, seed: int, classes: Sequence[str]) -> None:
         self.stage, self._seed = stage, seed
         self.num_classes = stage.num_classes or len(classes)
+        self._uses_labels = stage.uses_labels
         self._memory = BatchMemory(_SPARE * len(stage.main))
 
     def release(self) -> None:
@@ -50,13 +50,20 @@ class BatchMixer:
         self._memory.release()
 
     def mix(
-        self, epoch: int, ids: NDArray[np.int64], batch: dict[str, Tensor]
+        self,
+        epoch: int,
+        ids: NDArray[np.int64],
+        batch: dict[str, Tensor],
+        siblings: Siblings | None = None,
+        number: int = 0,
     ) -> dict[str, Tensor]:
         """Return the mixed batch; the batch itself if the stage has no steps.
 
         Args:
             epoch: The epoch, from 0.
             ids: The rows of the batch's samples in the index, int64 (B,).
+            siblings: The plans of this batch and of others, if it has all samples of its plan.
+            number: The position of its plan among them.
             batch: Fields (B, ...), and "label", int64 (B,), if the data has labels. It is not
                 changed in place.
 
@@ -70,21 +77,26 @@ class BatchMixer:
         if not self.stage.entries:
             return batch
         mixed = dict(batch)
-        if self.stage.uses_labels:
+        if self._uses_labels:
             self._check_labels(batch["label"])
             mixed["label"] = to_soft_labels(batch["label"], self.num_classes)
-        for entry in self.stage.at_epoch(epoch).entries:
-            parameters = {"memory": self._memory} | entry.parameters(self._seed, epoch, ids)
-            mixed |= _run(entry, parameters, mixed)
+        stage = self.stage.at_epoch(epoch)
+
+        def draw(every: Siblings) -> list[list[dict[str, Any]]]:
+            return stage.draw(self._seed, epoch, every.batches)
+
+        drawn = siblings and siblings.take(number, self, "", draw)
+        for entry, parameters in zip(stage.entries, drawn or draw(Siblings([ids]))[0], strict=True):
+            mixed |= _run(entry, {"memory": self._memory, **parameters}, mixed)
         return mixed
 
     def _check_labels(self, labels: Tensor) -> None:
         """Raise ShapeError if a label is no class: those read with their samples may be any."""
-        if labels.is_cpu and len(labels):  # elsewhere the check would wait for the device
-            numbers = labels.numpy()  # less overhead than torch's
-            low, high = int(numbers.min()), int(numbers.max())
-            if not 0 <= low <= high < self.num_classes:
-                wrong = low if low < 0 else high
+        if labels.is_cpu and labels.shape[0]:  # elsewhere the check would wait for the device
+            numbers = labels.numpy().astype(np.int64, copy=False)  # less overhead than torch's
+            # As unsigned numbers, those below 0 are the largest.
+            wrong = numbers[numbers.view(np.uint64).argmax()]
+            if not 0 <= wrong < self.num_classes:
                 raise ShapeError(
                     f"{self.stage.entries[0].where}: a sample has the label {wrong}, but labels "
                     f"are 0 to {self.num_classes - 1}: see num_classes"
@@ -96,8 +108,9 @@ def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
     import torch
 
     if labels.is_cpu:  # less overhead than torch's
-        array = np.zeros((len(labels), num_classes), np.float32)
-        array[np.arange(len(labels)), labels.numpy().astype(np.int64)] = 1.0
+        numbers = labels.numpy()
+        array = np.zeros((len(numbers), num_classes), np.float32)
+        array[np.arange(len(numbers)), numbers.astype(np.int64, copy=False)] = 1.0
         return torch.from_numpy(array)
     rows = torch.zeros(len(labels), num_classes, device=labels.device)
     return rows.scatter_(1, labels.long().unsqueeze(1), 1.0)
@@ -105,28 +118,34 @@ def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
 
 def _run(entry: BatchEntry, parameters: Params, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """Run one step, and return its output: the fields that it works on, and "label", if any."""
-    layouts = {name: f"{_BATCH}{layout}" for name, layout in entry.layouts.items()}
+    layouts = entry.batch_layouts
     images = {name: to_steps(batch[name], layout) for name, layout in layouts.items()}
-    first = next(iter(images.values()))
-    labels = batch["label"] if "label" in batch else first.new_zeros(len(first), 0)  # of no class
+    labels = batch.get("label")
+    if labels is None:
+        first = next(iter(images.values()))
+        labels = first.new_zeros(len(first), 0)  # of no class
     try:
-        with entry.blame("torch()", StepIncompatibleError):
-            mixed, soft = entry.step.torch(images, labels, parameters)
+        mixed, soft = entry.step.torch(images, labels, parameters)
     except StepIncompatibleError as e:
         raise ShapeError(f"{entry.where}: {entry.key}: {e}") from None
-    _check_result(entry, images | {"label": labels}, mixed | {"label": soft})
+    except Exception:  # a context manager around each call takes longer than some steps
+        with entry.blame("torch()"):
+            raise
+    for name, image in images.items():
+        _check_result(entry, name, image, mixed.get(name))
+    _check_result(entry, "label", labels, soft)
     back = {name: from_steps(mixed[name], layout) for name, layout in layouts.items()}
     return back | ({"label": soft} if "label" in batch else {})
 
 
-def _check_result(entry: BatchEntry, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
+def _check_result(entry: BatchEntry, name: str, before: Tensor, after: Tensor | None) -> None:
     """Raise StepError if a step changed the shape or dtype of a field."""
-    for name, tensor in before.items():
-        result = after.get(name)
-        if result is None or (result.shape, result.dtype) != (tensor.shape, tensor.dtype):
-            output = "nothing" if result is None else f"{tuple(result.shape)} {result.dtype}"
-            field = f"'{name}', {tuple(tensor.shape)} {tensor.dtype}"
-            raise entry.wrong(f"its torch() made {output} of {field}")
+    if after is before:
+        return
+    if after is None or (after.shape, after.dtype) != (before.shape, before.dtype):
+        output = "nothing" if after is None else f"{tuple(after.shape)} {after.dtype}"
+        field = f"'{name}', {tuple(before.shape)} {before.dtype}"
+        raise entry.wrong(f"its torch() made {output} of {field}")
 
 
 def check_labels(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch_stage.batch_step import BATCH_STEPS, BatchContainer, BatchStep, NestedBatchStep
 from gpupipe.dataset.spec import Spec
-from gpupipe.errors import ConfigError, Problem
+from gpupipe.errors import ConfigError, Problem, counted
 from gpupipe.pipeline.entry import BaseEntry, make_key
 from gpupipe.pipeline.parsing import ParsedStep, StepKind, parse_item
 from gpupipe.pipeline.schedules import Phased, build_with_schedules
@@ -50,13 +50,6 @@ def count_pairs_of_one_sample(ids: NDArray[np.int64]) -> int:
     return int((ids == np.roll(ids, shift)).sum()) if shift else 0
 
 
-@lru_cache(maxsize=8)
-def _describe_batch(ids: bytes) -> tuple[int, NDArray[np.int64]]:
-    """Return the shift and the hash of a batch, which all steps of its batch stage need."""
-    rows = np.frombuffer(ids, np.int64)
-    return find_shift(rows), draws.hash_ids(rows)
-
-
 @dataclass(frozen=True)
 class BatchEntry(BaseEntry[BatchStep]):
     """One step at its position in the batch stage; see BaseEntry.
@@ -67,27 +60,39 @@ class BatchEntry(BaseEntry[BatchStep]):
 
     layouts: dict[str, str]
 
-    def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, Any]:
-        """Draw the step's parameters for one batch.
+    @cached_property
+    def batch_layouts(self) -> dict[str, str]:
+        """The layout of a batch of each field, such as "*CHW": no other axis has the letter "*"."""
+        return {name: f"*{layout}" for name, layout in self.layouts.items()}
 
-        The draws are hashes of all arguments, so they depend on all samples of the batch. The
-        parameters also have "shift", which depends on the ids alone: see `find_shift`.
+    def draw(
+        self, seed: int, epoch: int, batches: Sequence[NDArray[np.int64]]
+    ) -> list[dict[str, Any]]:
+        """Draw the step's parameters for several batches; return those of each.
+
+        The draws are hashes of (seed, epoch, ids of the batch, step), so they depend on all samples
+        of the batch. The parameters also have "shift", which depends on the ids alone: see
+        `find_shift`.
 
         Args:
             seed: The loader's seed.
             epoch: The epoch, from 0.
-            ids: The rows of the batch's samples in the index, int64 (B,), in their order.
+            batches: For each batch the rows of its samples in the index, int64 (B,), in order.
 
         Raises:
             StepError: If the step's `sample` raises, or returns arrays of a wrong length.
         """
-        shift, hashed = _describe_batch(ids.tobytes())
+        shifts = [find_shift(ids) for ids in batches]
         if self._draws_nothing:
-            return {"shift": shift}
+            return [{"shift": shift} for shift in shifts]
         streams = [(draws.stream(f"batch: {self.key}"), self.step.num_uniforms)]
+        hashed = np.concatenate([draws.hash_ids(ids) for ids in batches])
         (uniform,) = draws.uniform_for_streams(seed, epoch, hashed, streams)
-        sampled = self.sample(uniform, "one batch")
-        return {"shift": shift} | {name: v[0] for name, v in sampled.items()}
+        sampled = self.sample(uniform, counted(len(batches), "batch", "batches"))
+        return [
+            {"shift": shift} | {name: values[n] for name, values in sampled.items()}
+            for n, shift in enumerate(shifts)
+        ]
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,16 @@ class BatchStage(Phased):
     def uses_labels(self) -> bool:
         """Whether a step takes soft labels; if not, labels stay as they are."""
         return any(entry.step.uses_labels for entry in self.entries)
+
+    def draw(
+        self, seed: int, epoch: int, batches: Sequence[NDArray[np.int64]]
+    ) -> list[list[dict[str, Any]]]:
+        """Draw the parameters of all steps for several batches; return those of each batch.
+
+        Arguments and errors are those of BatchEntry.draw.
+        """
+        drawn = [entry.draw(seed, epoch, batches) for entry in self.entries]
+        return [[of_entry[n] for of_entry in drawn] for n in range(len(batches))]
 
     def as_steps(self) -> list[dict[str, Any]]:
         """Return the steps as JSON values, from which `build_batch_stage` rebuilds the stage."""

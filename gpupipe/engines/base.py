@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -27,6 +27,7 @@ from gpupipe.errors import counted
 from gpupipe.pipeline.entry import Entry, draw_parameters
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.sampling.sampler import Plan
+from gpupipe.sampling.siblings import Siblings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +37,8 @@ NO_LABEL_IN_TUPLE = (
 )
 """Why `loader.format` cannot be tuple."""
 Batch = dict[str, "Tensor"]
+Parameters = dict[str, NDArray[Any]]
+"""The parameters that a step drew, by name. The first axis counts the samples of the batch."""
 Operator = tuple[str, str, tuple[str, ...]]
 """The name of an operator, the device on which it runs, and the keys of its steps."""
 
@@ -45,11 +48,11 @@ class DrawnStep(NamedTuple):
 
     Attributes:
         entry: The step. Its scheduled numbers have the values for the epoch of the batch.
-        parameters: Arrays by name. The first axis of each counts the samples of the batch.
+        parameters: What it drew.
     """
 
     entry: Entry
-    parameters: dict[str, NDArray[Any]]
+    parameters: Parameters
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,32 @@ class Job:
             }
         steps = pipeline.group_entries(alike)
         every = list(itertools.chain(*steps.values()))
-        drawn = draw_parameters(every, self.loader.seed, plan.epoch, plan.ids, plan.repeats)
+        drawn = iter(self._draw(every, plan, alike))
         return {
             name: [DrawnStep(entries[0], next(drawn)) for entries in of_field]
             for name, of_field in steps.items()
         }
+
+    def _draw(
+        self,
+        steps: Sequence[Sequence[Entry]],
+        plan: Plan,
+        alike: tuple[tuple[str, ...], ...],
+    ) -> list[Parameters]:
+        """Draw the parameters of steps for a plan; those of its siblings too, at the first one."""
+        seed, epoch = self.loader.seed, plan.epoch
+
+        def draw_all(siblings: Siblings) -> list[list[Parameters]]:
+            drawn: list[list[Parameters]] = [[] for _ in siblings.batches]
+            for p in draw_parameters(steps, seed, epoch, siblings.ids, siblings.repeats):
+                parts = {name: siblings.split(values) for name, values in p.items()}
+                for number, of_plan in enumerate(drawn):
+                    of_plan.append({name: part[number] for name, part in parts.items()})
+            return drawn
+
+        siblings = plan.siblings
+        drawn = siblings and siblings.take(plan.number, self, alike, draw_all)
+        return drawn or list(draw_parameters(steps, seed, epoch, plan.ids, plan.repeats))
 
     def annotate(
         self,

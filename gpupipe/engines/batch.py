@@ -1,9 +1,14 @@
 """What all engines share to make a batch: its format, labels, a check of shapes."""
 
+# Else each batch computes the annotations of inner functions.
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpupipe.annotations.batch_annotations import OFFSETS
 from gpupipe.dataset.index import Index
@@ -12,6 +17,7 @@ from gpupipe.errors import ShapeError
 from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.memory import to_device
 from gpupipe.sampling.sampler import Plan
+from gpupipe.sampling.siblings import Siblings
 
 Shapes = dict[str, tuple[int, ...]]
 """The shape of each field of one delivered sample, by field name."""
@@ -36,7 +42,7 @@ class DeliveryFormat:
     channels_last: bool
 
     @classmethod
-    def of(cls, job: Job, name: str) -> "DeliveryFormat":
+    def of(cls, job: Job, name: str) -> DeliveryFormat:
         """Return the format in which a job delivers the field or view `name`."""
         pipeline = job.pipeline
         source = pipeline.source_of(name)
@@ -82,18 +88,29 @@ def labels_and_values(index: Index, plan: Plan, where: torch.device) -> Batch:
         plan: The plan of the batch; with annotations, if `Job.annotate` returned it.
         where: The device of the labels and values. The ids and offsets stay on the CPU.
     """
-    index, rows = index.resolve(plan.ids)
-    arrays = {name: array[rows] for name, array in index.values.items()}
-    if index.has_labels:
-        arrays["label"] = index.labels[rows]
+
+    def list_all(siblings: Siblings) -> list[Batch]:
+        return [_index_values(index, ids) for ids in siblings.batches]
+
+    siblings = plan.siblings
+    batch = siblings and siblings.take(plan.number, index, "", list_all)
+    batch = batch or _index_values(index, plan.ids)
     if plan.annotations is not None:
-        arrays |= plan.annotations.arrays()
-    tensors = {
-        name: tensor if stays_on_cpu(name) else to_device(tensor, where)
-        for name, array in arrays.items()
-        for tensor in [torch.from_numpy(array)]
-    }
-    return tensors | {"id": torch.from_numpy(plan.ids)}
+        ids = batch.pop("id")
+        arrays = plan.annotations.arrays()
+        batch |= {name: torch.from_numpy(array) for name, array in arrays.items()} | {"id": ids}
+    if where.type == "cpu":
+        return batch
+    return {n: v if stays_on_cpu(n) else to_device(v, where) for n, v in batch.items()}
+
+
+def _index_values(index: Index, ids: NDArray[np.int64]) -> Batch:
+    """Return what the index knows of samples: values, labels and ids."""
+    resolved, rows = index.resolve(ids)
+    arrays = {name: array[rows] for name, array in resolved.values.items()}
+    if resolved.has_labels:
+        arrays["label"] = resolved.labels[rows]
+    return {name: torch.from_numpy(array) for name, array in (arrays | {"id": ids}).items()}
 
 
 def stays_on_cpu(name: str) -> bool:

@@ -153,7 +153,8 @@ def shorter_side(size: Any, short: int, longest: int | None) -> Any:
         short: The new length of the shorter side in pixels.
         longest: The limit of the longer side in pixels; None for no limit.
     """
-    shape = np.floor(size * float(short) / size.min(-1, keepdims=True))
+    shorter = np.minimum.reduce(size, -1, keepdims=True)  # size.min() is a function of Python
+    shape = np.floor(size * float(short) / shorter)
     if longest is None:
         return shape
     longer = shape.max(-1, keepdims=True)

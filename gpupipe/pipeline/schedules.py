@@ -74,7 +74,7 @@ class Phased:
 
     def at_epoch(self, epoch: int) -> Self:
         """Return the pipeline, or the batch stage, with the numbers of `epoch`."""
-        return self.phases[self.phase_of(epoch)]
+        return self.phases[self.phase_of(epoch)] if self.later else self
 
 
 _Built = TypeVar("_Built", bound=Phased)

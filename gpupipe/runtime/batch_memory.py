@@ -20,8 +20,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ def new_pinned_block(size: int) -> Block:
     return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
 
 
-class _Use(weakref.ref[Block]):
+class _Use(weakref.ref[NDArray[Any]]):
     """Refers to the array over a block in use. A weakref.finalize would cost more for each batch.
 
     Attributes:
@@ -55,6 +56,14 @@ class _Use(weakref.ref[Block]):
 
     __slots__ = ("block",)
     block: Block
+
+
+@cache
+def _find_numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return NumPy's dtype; int16 for bfloat16, which NumPy lacks."""
+    import torch
+
+    return np.dtype("int16" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch."))
 
 
 class BatchMemory:
@@ -74,18 +83,31 @@ class BatchMemory:
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return an uninitialised tensor in memory that no other tensor uses."""
+        return self.allocate_with_array(shape, dtype)[0]
+
+    def allocate_with_array(
+        self, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> tuple[torch.Tensor, NDArray[Any]]:
+        """Return such a tensor, and its memory as an array; one of bfloat16 as int16.
+
+        Views of the array do not keep the memory: use them only while the tensor lives.
+        """
         import torch
 
+        owner = self._allocate_array(shape, _find_numpy_dtype(dtype))
+        tensor = torch.from_numpy(owner)
+        return tensor if dtype != torch.bfloat16 else tensor.view(dtype), owner
+
+    def _allocate_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         size = prod(shape) * dtype.itemsize
         if not size:
-            return torch.empty(shape, dtype=dtype)
+            return np.empty(shape, dtype)
         block = self._take(size)
-        # A view of this view would keep `block` alive, but not `owner`: hand out tensors only.
-        owner = block[:size]
+        owner: NDArray[Any] = np.ndarray(shape, dtype, block)
         use = _Use(owner, self._return)
         use.block = block
         self._in_use[id(use)] = use
-        return torch.frombuffer(owner, dtype=dtype).view(shape)
+        return owner
 
     def allocate_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return an uninitialised tensor of the same shape, dtype and order of strides.
@@ -96,6 +118,8 @@ class BatchMemory:
 
         if tensor.device.type != "cpu":
             return torch.empty_like(tensor)
+        if tensor.is_contiguous():
+            return self.allocate(tuple(tensor.shape), tensor.dtype)
         strides = tensor.stride()
         order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
         packed = self.allocate(tuple(tensor.shape[axis] for axis in order), tensor.dtype)
@@ -133,6 +157,8 @@ class BatchMemory:
         """
         del self._in_use[id(use)]
         self._free.append(use.block)
-        with suppress(IndexError):
+        try:  # no suppress(): at exit, this module has lost its names
             while len(self._free) > self._spare:
                 self._free.popleft()
+        except IndexError:
+            pass

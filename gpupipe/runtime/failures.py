@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from gpupipe.errors import EngineError, GpupipeError, StepError, name_error
 from gpupipe.runtime.registry import BATCH_STEP_GROUP, STEP_GROUP, list_entries
@@ -105,6 +106,7 @@ def machine_errors() -> Iterator[None]:
         raise EngineError(failure) from e
 
 
+@cache
 def is_foreign(cls: type) -> bool:
     """Return whether a package other than gpupipe defines the class."""
     return cls.__module__.partition(".")[0] != _OWN_PACKAGE

@@ -17,10 +17,12 @@ from gpupipe.dataset.population import Population
 from gpupipe.errors import ConfigError, StateError, short, shown
 from gpupipe.sampling.epochs import EpochLayout, count_earlier, order_epoch
 from gpupipe.sampling.selection import ALL_ONCE, DEFAULTS, Selection, check_settings
+from gpupipe.sampling.siblings import Siblings
 
-_MADE_AT_ONCE = 16
-"""How many plans of an epoch are made at once. The work on a batch drops the code that makes plans
-from the processor's caches, so a plan made alone takes eight times as long as one of several."""
+_MADE_AT_ONCE, _MAX_ROWS = 16, 2048
+"""How many plans of an epoch are made at once, and the maximum number of their samples. The work on
+a batch drops the code that makes plans from the processor's caches, so a plan made alone takes
+eight times as long as one of several."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,8 @@ class Plan:
             never. Engines pass it to `Entry.parameters`, so that each repeat gets other draws.
         annotations: The boxes and points of the samples after all steps, a BatchAnnotations, once
             `Job.annotate` has computed them; None before, and if the data has none.
+        siblings: The plans with which this one was made; None if it was changed since.
+        number: The position among them.
     """
 
     epoch: int
@@ -47,6 +51,8 @@ class Plan:
     tag: Any = None
     repeats: NDArray[np.int64] | None = None
     annotations: Any = None
+    siblings: Siblings | None = None
+    number: int = 0
 
     def select(self, chosen: Sequence[int] | NDArray[Any]) -> "Plan":
         """Return a plan with only some of the samples.
@@ -56,7 +62,8 @@ class Plan:
         """
         repeats = None if self.repeats is None else self.repeats[chosen]
         annotations = self.annotations and self.annotations.select(chosen)
-        return replace(self, ids=self.ids[chosen], repeats=repeats, annotations=annotations)
+        ids = self.ids[chosen]
+        return replace(self, ids=ids, repeats=repeats, annotations=annotations, siblings=None)
 
 
 class Sampler:
@@ -302,11 +309,23 @@ class Sampler:
         earlier = count_earlier(order) if self.selection.may_repeat else None
         last = layout.num_steps - 1
 
-        def plan(step: int) -> Plan:
-            positions = (position + layout.positions(step, self.rank)) % len(order)
-            repeats = None if earlier is None else earlier[positions]
-            end = position + layout.end(step)
-            return Plan(epoch, order[positions], end, step == last, repeats=repeats)
-
-        for first in range(0, last + 1, _MADE_AT_ONCE):
-            yield from [plan(n) for n in range(first, min(first + _MADE_AT_ONCE, last + 1))]
+        at_once = max(1, min(_MADE_AT_ONCE, _MAX_ROWS // self.batch_size))
+        for first in range(0, last + 1, at_once):
+            steps = range(first, min(first + at_once, last + 1))
+            positions = [
+                (position + layout.positions(step, self.rank)) % len(order) for step in steps
+            ]
+            repeats = None if earlier is None else [earlier[at] for at in positions]
+            siblings = Siblings([order[at] for at in positions], repeats)
+            yield from [
+                Plan(
+                    epoch,
+                    siblings.batches[number],
+                    position + layout.end(step),
+                    step == last,
+                    repeats=None if repeats is None else repeats[number],
+                    siblings=siblings,
+                    number=number,
+                )
+                for number, step in enumerate(steps)
+            ]

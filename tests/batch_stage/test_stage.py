@@ -20,22 +20,28 @@ def entry_of(step: BatchStep, key: str = "mixup") -> BatchEntry:
 
 def test_draws_are_those_of_seed_epoch_key_and_samples() -> None:
     entry = entry_of(Mixup())
-    drawn = entry.parameters(1, 2, ids(4))
+    (drawn,) = entry.draw(1, 2, [ids(4)])
     assert 0 <= drawn["lam"] <= 1
-    assert entry.parameters(1, 2, ids(4)) == drawn
     others = [
-        entry.parameters(2, 2, ids(4)),
-        entry.parameters(1, 3, ids(4)),
-        entry.parameters(1, 2, ids(4, first=1)),
-        entry_of(Mixup(), "mixup_2").parameters(1, 2, ids(4)),
+        *entry.draw(2, 2, [ids(4)]),
+        *entry.draw(1, 3, [ids(4)]),
+        *entry.draw(1, 2, [ids(4, first=1)]),
+        *entry_of(Mixup(), "mixup_2").draw(1, 2, [ids(4)]),
     ]
     assert len({drawn["lam"], *(other["lam"] for other in others)}) == 5
 
 
 def test_a_sample_is_never_mixed_with_itself() -> None:
-    assert entry_of(Mixup()).parameters(0, 0, ids(4))["shift"] == 1
-    twice = np.array([0, 0, 1, 1])
-    assert entry_of(Mixup()).parameters(0, 0, twice)["shift"] == 2
+    drawn = entry_of(Mixup()).draw(0, 0, [ids(4), np.array([0, 0, 1, 1])])
+    assert [p["shift"] for p in drawn] == [1, 2]
+
+
+def test_batches_that_are_drawn_at_once_get_what_each_draws_alone() -> None:
+    stage = stage_of({"mixup": {"alpha": 0.2}}, "cutmix", "one_hot")
+    batches = [ids(4), ids(3, first=9), ids(4)]
+    drawn = stage.draw(1, 2, batches)
+    assert drawn == [of for batch in batches for of in stage.draw(1, 2, [batch])]
+    assert drawn[0] == drawn[2] != drawn[1]
 
 
 class Wrong(Mixup):
@@ -54,11 +60,11 @@ class Broken(Mixup):
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [(Wrong(), r"made 'lam' of shape \(2,\) for one batch"), (Broken(), r"sample\(\)[\s\S]*boom")],
+    [(Wrong(), r"made 'lam' of shape \(2,\) for 1 batch"), (Broken(), r"sample\(\)[\s\S]*boom")],
 )
 def test_a_step_that_draws_wrongly_is_named_with_its_place(step: BatchStep, words: str) -> None:
     with pytest.raises(StepError, match=words) as error:
-        entry_of(step).parameters(0, 0, ids(2))
+        entry_of(step).draw(0, 0, [ids(2)])
     assert "c.yaml:3" in str(error.value)
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from gpupipe.engines.registry import find
 from gpupipe.loading.assembly import Connects, HoldsFiles
 from gpupipe.loading.ignored_settings import ExplainsUnused
 from gpupipe.runtime.registry import ENGINES
-from gpupipe.sampling.sampler import Plan
+from gpupipe.sampling.sampler import Plan, Sampler
+from gpupipe.sampling.selection import Selection
 
 CONTRACT = {
     *("name", "on", "can_run", "traits", "batches", "mark_consumed"),
@@ -157,6 +158,27 @@ def test_a_sample_that_comes_again_gets_other_draws(faces: Path) -> None:
         next(iter(job.steps_for(plan)["image"][2].parameters.values())) for plan in (plain, again)
     ]
     assert [len(np.unique(values, axis=0)) > 1 for values in drawn] == [False, True]
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_plans_that_are_drawn_at_once_get_what_each_draws_alone(faces: Path, repeats: int) -> None:
+    steps = ["trivial_augment_wide", {"random_apply": {"transforms": ["random_erasing"], "p": 0.5}}]
+    job, alike = job_of(faces, a={"steps": steps, "count": 2}), (("a_0", "a_1"),)
+    sampler = Sampler(
+        40, 8, shuffle=True, seed=3, last_batch="partial", selection=Selection(repeats=repeats)
+    )
+    plans = list(sampler.begin())
+    for plan in [*plans, plans[1]]:  # once more, as after a sample that failed
+        drawn = job.steps_for(plan, alike)
+        alone = job.steps_for(replace(plan, siblings=None), alike)
+        assert drawn.keys() == alone.keys() == {"image", "a_0"}
+        for name, of_field in alone.items():
+            for step, expected in zip(drawn[name], of_field, strict=True):
+                assert step.entry is expected.entry
+                assert step.parameters.keys() == expected.parameters.keys()
+                for key, values in expected.parameters.items():
+                    assert np.array_equal(step.parameters[key], values)
+                    assert step.parameters[key].dtype == values.dtype
 
 
 def test_views_have_steps_of_their_own(faces: Path) -> None:

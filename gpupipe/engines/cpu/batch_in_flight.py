@@ -1,7 +1,8 @@
 """One batch in flight: four stages, each of which begins when the stage before it has ended.
 
     read      all threads of the pool, in parts of at most 128 samples
-    lower     the thread that read the last part; the other threads go on to the next batch
+    lower     one thread, after the reads of later batches that are queued already: so one thread
+              lowers one batch after the other, while the code is still in the processor's caches
     run       all threads, in parts of 8 samples or more; of 1 if no field has a native program, or
               if a function of the user's may take seconds
     deliver   the thread that ran the last part; it sets `result`
@@ -9,6 +10,9 @@
 If a sample fails, the later stages leave it out. If a stage itself fails, the whole batch fails.
 `result` is set in any case: otherwise the consumer would wait forever.
 """
+
+# Else each batch computes the annotations of inner functions.
+from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +122,7 @@ class BatchStarter:
     maps: Mapping[str, MappedFiles]
     reads_only: bool = False
 
-    def start(self, plan: Plan, failures: RunFailures | None = None) -> "BatchInFlight":
+    def start(self, plan: Plan, failures: RunFailures | None = None) -> BatchInFlight:
         """Start to read and transform the samples of a plan; return the batch in flight.
 
         Args:
@@ -170,7 +174,7 @@ class BatchInFlight:
         self._key = f"{plan.epoch}:{plan.end}"
         tracing.begin("batch in flight", self._key)
         parts = self._split(len(plan.ids), 1, _MAX_READ)
-        self._share_out(parts, self._read_part, self._lower_and_run)
+        self._share_out(parts, self._read_part, self._begin_lowering)
 
     def cancel(self) -> None:
         """Skip all samples that have not started. `result` is set when the running samples end."""
@@ -241,8 +245,10 @@ class BatchInFlight:
             ids = self.plan.ids[rows[0] : rows[-1] + 1]
             self._reader.read(self._samples, rows, ids, self._on_error)
 
-    def _lower_and_run(self) -> None:
-        self._lower()
+    def _begin_lowering(self) -> None:
+        self._share_out([range(len(self.plan.ids))], self._lower, self._begin_run)
+
+    def _begin_run(self) -> None:
         parts: list[range] = []
         if self._runner is not None:
             count = len(self._rows)
@@ -250,9 +256,9 @@ class BatchInFlight:
             parts = self._split(count, _MIN_RUN, count) if is_short else self._split(count, 1, 1)
         self._share_out(parts, self._run_part, self._deliver)
 
-    def _lower(self) -> None:
+    def _lower(self, rows: range) -> None:
         with tracing.span("compute parameters", "loader", batch=self._key):
-            self._rows = self._leave_out_failed(range(len(self.plan.ids)))
+            self._rows = self._leave_out_failed(rows)
             if self._starter.reads_only or self._errors or self._is_skipped():
                 return
             try:

@@ -11,6 +11,9 @@ A geometry fits all samples of its batch. If one sample has a crop outside the r
 rules of single operations match instead.
 """
 
+# Else each batch computes the annotations of inner functions.
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -116,7 +119,8 @@ def _find_resize(match: Match) -> _Create | None:
 
 def _can_make(sizes: NDArray[np.int64]) -> bool:
     """Return whether the extension makes images of these [height, width], (B, 2)."""
-    return not sizes.size or bool(sizes.max() <= _extension.MAX_SIDE)
+    largest = np.maximum.reduce(sizes, None, initial=0)  # sizes.max() is a function of Python
+    return bool(largest <= _extension.MAX_SIDE)
 
 
 def _is_image(op: ops.Op) -> bool:

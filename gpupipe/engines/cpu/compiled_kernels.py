@@ -7,6 +7,9 @@
 colours.
 """
 
+# Else each batch computes the annotations of inner functions.
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import cast
 

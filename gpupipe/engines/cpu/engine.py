@@ -187,7 +187,8 @@ class CpuEngine(QuarantiningEngine):
                 result = self._starter.start(plan).result.result()  # noqa: PLW2901
             left = self._quarantine_failed(plan, result.failed)
             if result.fields:
-                left = replace(left, annotations=result.annotations)
+                if result.annotations is not None:
+                    left = replace(left, annotations=result.annotations)
                 yield left, self._to_batch(left, result)
             elif len(left.ids):
                 check_shapes(result.shapes, left, self._job)

@@ -200,9 +200,7 @@ class StepLowering:
         by_field = self._try_samples(lambda plan: self._lower(plan, sizes, outputs, {}))
         return [program for of_field in by_field.values() for program in of_field.programs]
 
-    def _trace(  # type: ignore[explicit-any]  # of DrawnStep
-        self, name: str, tracer: Tracer, steps: Sequence[DrawnStep]
-    ) -> None:
+    def _trace(self, name: str, tracer: Tracer, steps: Sequence[DrawnStep]) -> None:
         """Record the operations of a field's or view's steps in `tracer`."""
         for number, (entry, parameters) in enumerate(steps, 1):
             tracer.begin_step(entry.key, entry.input_spec)

@@ -102,8 +102,7 @@ class OutputBuffer:
         if self._batch is None:
             with self._lock:
                 if self._batch is None:
-                    batch = self._allocate(memory, shape, dtype)
-                    self._array = view_as_array(batch)
+                    batch, self._array = self._allocate(memory, shape, dtype)
                     self._batch = batch
         return self._array.shape[1:] == shape
 
@@ -217,13 +216,18 @@ class OutputBuffer:
 
     def _allocate(
         self, memory: BatchMemory, shape: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Return a batch, (B, ...) in the order of axes of steps, of the delivered strides."""
+    ) -> tuple[torch.Tensor, Array]:
+        """Return a batch, (B, ...) in the order of axes of steps, of the delivered strides.
+
+        Return it as an array, too; one of bfloat16 as int16.
+        """
         if self.format.layout is not None:
             batch = memory.allocate((self._count, *self._delivered(shape)), dtype)
-            return to_steps(batch, self.format.layout, axes_before=1)
-        if self.format.channels_last and len(shape) == 3:
+            batch = to_steps(batch, self.format.layout, axes_before=1)
+        elif self.format.channels_last and len(shape) == 3:
             channels, height, width = shape
-            packed = memory.allocate((self._count, height, width, channels), dtype)
-            return packed.permute(0, 3, 1, 2)
-        return memory.allocate((self._count, *shape), dtype)
+            batch = memory.allocate((self._count, height, width, channels), dtype)
+            batch = batch.permute(0, 3, 1, 2)
+        else:
+            return memory.allocate_with_array((self._count, *shape), dtype)
+        return batch, view_as_array(batch)

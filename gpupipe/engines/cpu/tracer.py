@@ -69,7 +69,10 @@ class Tracer:
         self._count = len(self.size)
         self._rules = rules
         self._cut = 0
-        self.present = np.ones(self._count, bool) if present is None else present
+        if present is None:
+            present = np.empty(self._count, bool)
+            present.fill(True)  # np.ones is a function of Python
+        self.present = present
 
     def begin_step(self, step: str, spec: Spec) -> None:
         """Set the step that makes the following calls, and the spec of its input."""
@@ -190,7 +193,8 @@ class Tracer:
         match [part.ops for part in parts]:
             case [[], [ops.EraseOp() as erase]]:  # so that it can join the delivery
                 windows = np.where(rows[1][:, None], erase.windows, 0)
-                self.ops.append(replace(erase, windows=windows))
+                origin = erase.step, erase.spec
+                self.ops.append(ops.EraseOp(*origin, windows, erase.value, erase.seeds))
                 return
             case [[], [ops.CropOp() as crop]]:  # so that it can join other crops
                 whole = self._whole(np.zeros(2), self.size)

@@ -81,7 +81,7 @@ def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops
         case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_] if _extension is not None:
             windows = np.empty((len(size), 4), np.int64)
             _extension.limit_windows(crop.windows, np.ascontiguousarray(size), windows)
-            return [replace(decode, windows=windows), *traced[1:]]
+            return [_with_windows(decode, windows), *traced[1:]]
         case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_]:
             first, end = _find_edges(crop)
         case [ops.DecodeOp() as decode, ops.ResizeOp() as resize, ops.CropOp() as crop]:
@@ -101,7 +101,11 @@ def _decode_window(
     is_inside = (end > first).all(-1, keepdims=True)  # where it is not, decode the whole image
     first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
     windows = np.concatenate([first, end - first], -1).astype(np.int64)
-    return replace(decode, windows=windows)
+    return _with_windows(decode, windows)
+
+
+def _with_windows(decode: ops.DecodeOp, windows: NDArray[np.int64]) -> ops.DecodeOp:
+    return ops.DecodeOp(decode.step, decode.spec, decode.options, windows, decode.sizes)
 
 
 def _add_windows_before_colors(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:

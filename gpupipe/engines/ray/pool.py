@@ -50,7 +50,7 @@ class PoolWorker:
 
     def send(self, run: int, step: int, plan: Plan) -> tuple[Any, Future[BatchAnswer | None]]:
         """Send a plan; return Ray's reference, which the caller must keep, and a future answer."""
-        ref = self.actor.make.remote(run, step, replace(plan, tag=None))
+        ref = self.actor.make.remote(run, step, replace(plan, tag=None, siblings=None))
         return ref, ref.future()
 
 

@@ -150,11 +150,12 @@ import sys
 import gpupipe
 config = {"data": {"source": "folder", "root": sys.argv[1]}, "pipeline": ["decode"]}
 loader = gpupipe.load(config, engine="cpu", device="cpu", batch_size=1, threads=2)
-print(next(iter(loader))["image"].dtype)
+batch = next(iter(loader))
+print(batch["image"].dtype)
 """
 
 
-def test_a_process_ends_with_an_open_iteration(few: Path) -> None:
+def test_a_process_ends_with_an_open_iteration_and_its_batch(few: Path) -> None:
     done = forked_python.run(["-c", SCRIPT + END, few])
     assert (done.returncode, done.stdout, done.stderr) == (0, "torch.uint8\n", "")
 

@@ -1,0 +1,76 @@
+"""Siblings: successive plans of an epoch, for which draws are computed at once.
+
+The work on a batch drops the code that draws from the processor's caches. So the draws of one batch
+alone take several times as long as its part of the draws of many.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+_T = TypeVar("_T")
+
+
+class Siblings:
+    """The samples of successive plans, and what was computed for all of them at once.
+
+    Args:
+        batches: The ids of each plan, int64 (B,).
+        repeats: The repeats of each plan, int64 (B,); None if no sample has any.
+
+    Attributes:
+        batches: The argument.
+        ids: The ids of all plans, one plan after the other, int64 (N,).
+        repeats: The repeats of all plans, int64 (N,); None if no sample has any.
+    """
+
+    def __init__(
+        self,
+        batches: Sequence[NDArray[np.int64]],
+        repeats: Sequence[NDArray[np.int64]] | None = None,
+    ) -> None:
+        self.batches, self.ids = batches, np.concatenate(batches)
+        self.repeats = None if repeats is None else np.concatenate(repeats)
+        self._bounds = [0, *np.cumsum([len(ids) for ids in batches]).tolist()]
+        self._results: dict[tuple[int, Any], tuple[object, list[Any]]] = {}
+
+    def take(
+        self, number: int, owner: object, key: Any, compute: Callable[["Siblings"], Sequence[_T]]
+    ) -> _T | None:
+        """Return what was computed for a plan. Return it once, so that the caller may change it.
+
+        Args:
+            number: The position of the plan.
+            owner: The object for which it is computed.
+            key: Tells apart what is computed for one owner.
+            compute: Computes a list of what each plan gets. It is called once. If it raises, no
+                plan gets anything: the caller computes alone, and finds the plan at fault.
+
+        Returns:
+            The plan's part; None if there is none, or if it was taken before.
+        """
+        name = id(owner), key
+        if name not in self._results:  # two threads may compute it, with equal results
+            try:
+                results: list[Any] = list(compute(self))
+            except Exception:
+                results = [None] * len(self.batches)
+            self._results[name] = owner, results  # while it has the owner, no other has its id
+        results = self._results[name][1]
+        result: _T | None = results[number]
+        results[number] = None
+        return result
+
+    def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the part of each plan, (n * B, ...), in an array (n * N, ...).
+
+        The array has n parts, such as one for each of n views. Each has the rows of all plans.
+        """
+        spans, count = pairwise(self._bounds), len(self.ids)
+        if len(values) == count:
+            return [values[begin:end] for begin, end in spans]
+        parts = values.reshape(-1, count, *values.shape[1:])
+        return [parts[:, begin:end].reshape(-1, *values.shape[1:]) for begin, end in spans]
