@@ -114,10 +114,14 @@ PyMethodDef kMethods[] = {
      "crop_stage(windows) -> stage\n\n"
      "Cut out [top, left, height, width], int64 (B, 4)."},
     {"color_stage", color_stage, METH_VARARGS,
-     "color_stage(colors, values, tables) -> stage\n\n"
-     "Change the colours of images of 1 or 3 channels. `colors`, int64 (B, n), are the "
-     "changes of each sample in order: numbers of Color in native/color.h. `values`, float64 "
-     "(B, n, 4), are their values, and `tables`, uint8 (m, 256), those that a change may name."},
+     "color_stage(changes, tables) -> stage\n\n"
+     "Change the colours of images of 1 or 3 channels. A change of the tuple is (functions, index, "
+     "values, rows).\nA function is (number of Color in native/color.h, min, max, is_whole). With "
+     "an `index`, (B,), each sample has the function that it names, with one value, clipped: "
+     "`values` is the array (B,) of each function, or one for all. Without, there is one function, "
+     "and its values are those of all arrays (B,) or (B, n) of `values`.\n`rows`, bool (B,), are "
+     "the samples to change; None for all. `tables`, uint8 (m, 256), are those that a change may "
+     "name."},
     {"window_stage", window_stage, METH_VARARGS,
      "window_stage(windows, fill) -> stage\n\n"
      "Cut out [top, left, height, width], int64 (B, 4), of which parts may be outside of the "
@@ -144,8 +148,8 @@ PyMethodDef kMethods[] = {
      "view and sample: row n * B + r is view n of sample r."},
     {"resize_stage", resize_stage, METH_VARARGS,
      "resize_stage(sizes, windows, flips, is_cubic, antialias, output) -> stage\n\n"
-     "Resize to `sizes`, int64 (B, 2), cut out `windows`, int64 (B, 4), and flip them. For `flips` "
-     "and `output` see deliver_stage."},
+     "Resize to `sizes`, int64 (B, 2), cut out `windows`, int64 (B, 4), and flip them. Without "
+     "windows, which are then None, keep all. For `flips` and `output` see deliver_stage."},
     {"switch_stage", switch_stage, METH_VARARGS,
      "switch_stage(index, stages) -> stage\n\n"
      "Run the stage of each sample's index, int64 (B,). A sample whose stage is None is not done."},

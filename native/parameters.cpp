@@ -1,7 +1,7 @@
 // Functions of the module that compute parameters of steps for a whole batch, each in one call:
 // what NumPy does in a dozen. gpupipe/pipeline/random_windows.py and gpupipe/augment/policy_ops.py
 // have the same in NumPy, to the bit: each operation here is a single IEEE operation, in the same
-// order. A batch takes microseconds, so they keep the GIL.
+// order. Those of windows take long for many views, so they run without the GIL.
 #include <algorithm>
 #include <cmath>
 
@@ -64,10 +64,13 @@ PyObject* window_factors(PyObject*, PyObject* arguments) {
   }
   const double *const area = areas[0], *const aspect = aspects[0];
   double* const to = output[0];
-  for (Py_ssize_t n = 0; n < areas.rows() * tries; ++n) {
-    to[2 * n + is_width_first] = std::sqrt(area[n] / aspect[n]);
-    to[2 * n + !is_width_first] = std::sqrt(area[n] * aspect[n]);
-  }
+  const auto compute = [&] {
+    for (Py_ssize_t n = 0; n < areas.rows() * tries; ++n) {
+      to[2 * n + is_width_first] = std::sqrt(area[n] / aspect[n]);
+      to[2 * n + !is_width_first] = std::sqrt(area[n] * aspect[n]);
+    }
+  };
+  if (!run_without_gil(compute)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -92,7 +95,7 @@ PyObject* choose_windows(PyObject*, PyObject* arguments) {
     return nullptr;
   }
   bool do_all_fit = true;
-  for (Py_ssize_t row = 0; row < factors.rows(); ++row) {
+  const auto choose = [&](Py_ssize_t row) {
     const double *const size = sizes[row], *const factor = factors[row];
     const double side = std::sqrt(size[0] * size[1]);
     const auto fits = [&](const double* try_of) {
@@ -112,7 +115,11 @@ PyObject* choose_windows(PyObject*, PyObject* arguments) {
       output[row][axis] = std::floor(positions[row][axis] * (size[axis] - shape + 1.0));
       output[row][2 + axis] = shape;
     }
-  }
+  };
+  const auto choose_all = [&] {
+    for (Py_ssize_t row = 0; row < factors.rows(); ++row) choose(row);
+  };
+  if (!run_without_gil(choose_all)) return nullptr;
   return PyBool_FromLong(do_all_fit);
 }
 

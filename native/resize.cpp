@@ -132,7 +132,8 @@ void resize_floats(const FloatVariant& floats, const Resize& r, const Slot& slot
 }
 
 // The arguments are (sizes, windows, flips, is_cubic, antialias, output): the size of each whole
-// result, the window of it that is needed, and whether the window is flipped.
+// result, the window of it that is needed, and whether the window is flipped. Windows may be None,
+// and so may flips.
 class ResizeStage : public OutputStage {
  public:
   bool read(PyObject* arguments) override {
@@ -140,11 +141,13 @@ class ResizeStage : public OutputStage {
     int is_cubic, antialias;
     if (!PyArg_ParseTuple(arguments, "OOOppO", &sizes, &windows, &flips, &is_cubic, &antialias,
                           &output) ||
-        !sizes_.open(sizes, "the sizes") || !windows_.open(windows, "the windows") ||
-        !flips_.open(flips) || !add_rows(sizes_.rows()) || !add_rows(windows_.rows()) ||
-        !add_rows(flips_.rows()) || !read_output(output))
+        !sizes_.open(sizes, "the sizes") || !add_rows(sizes_.rows()) || !read_output(output))
       return false;
-    for (int row = 0; row < rows(); ++row)
+    has_windows_ = windows != Py_None, has_flips_ = flips != Py_None;
+    if ((has_windows_ && (!windows_.open(windows, "the windows") || !add_rows(windows_.rows()))) ||
+        (has_flips_ && (!flips_.open(flips) || !add_rows(flips_.rows()))))
+      return false;
+    for (int row = 0; has_windows_ && row < rows(); ++row)
       if (!windows_.is_inside(row, sizes_[row][0], sizes_[row][1]))
         return refuse("a window is not inside the resized image");
     is_cubic_ = is_cubic, antialias_ = antialias;
@@ -153,7 +156,8 @@ class ResizeStage : public OutputStage {
 
  protected:
   bool find_size(int row, const Image&, int* height, int* width) const override {
-    *height = int(windows_[row][2]), *width = int(windows_[row][3]);
+    const int64_t* const size = has_windows_ ? windows_[row] + 2 : sizes_[row];
+    *height = int(size[0]), *width = int(size[1]);
     return true;
   }
 
@@ -163,9 +167,10 @@ class ResizeStage : public OutputStage {
     resize.source = image;
     resize.rows = {image.height, int(sizes_[row][0]), is_cubic_, antialias_};
     resize.columns = {image.width, int(sizes_[row][1]), is_cubic_, antialias_};
-    resize.top = int(windows_[row][0]), resize.left = int(windows_[row][1]);
+    resize.top = resize.left = 0;
+    if (has_windows_) resize.top = int(windows_[row][0]), resize.left = int(windows_[row][1]);
     resize.height = slot.height, resize.width = slot.width;
-    resize.flips_x = flips_[row][0], resize.flips_y = flips_[row][1];
+    resize.flips_x = has_flips_ && flips_[row][0], resize.flips_y = has_flips_ && flips_[row][1];
     Rows rows(arena, image, slot.width);
     if (image.item_size != 1)
       resize_floats(*variant_.floats, resize, slot, variant_, rows, arena);
@@ -177,7 +182,7 @@ class ResizeStage : public OutputStage {
   RowSizes sizes_;
   RowWindows windows_;
   RowFlips flips_;
-  bool is_cubic_ = false, antialias_ = false;
+  bool has_windows_ = false, has_flips_ = false, is_cubic_ = false, antialias_ = false;
 };
 
 }  // namespace

@@ -33,8 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment import color_ops
-from gpupipe.augment.color_branches import Branch, ColorBranches
-from gpupipe.augment.color_ops import COLOR_OPS
+from gpupipe.augment.color_branches import Branch, ColorBranches, clip_to_range
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.runtime.installation import find_extension
@@ -117,7 +116,7 @@ def lower_op(
     if blurring:
         others[blurring] = partial(lower_blur, value=value)
     if len(functions) > 1:
-        image.switch(branch_of_op[op], ColorBranches(functions, value, others))
+        image.switch(branch_of_op[op], ColorBranches(functions, [value], others))
 
 
 @cache
@@ -177,8 +176,7 @@ def _color_values(name: str, value: NDArray[np.float64], width_height: Any) -> t
         sigma = np.stack([np.clip(value, *_SIGMA)] * 2, -1)
         margin = np.minimum(np.ceil(3.0 * sigma), width_height - 1.0)
         return (2.0 * margin + 1.0).astype(np.int32), sigma
-    rows = COLOR_OPS[COLORS[name]].values
-    return tuple(np.clip(value, row.min, row.max).astype(row.dtype) for row in rows)
+    return tuple(clip_to_range(COLORS[name], value))
 
 
 def apply_op(

@@ -108,7 +108,7 @@ class ColorJitter(ColorStep):
 
     def lower_color(self, image: Primitives, p: Params) -> None:
         names = list(self._ranges)
-        factors = np.array([p[name] for name in names])
+        factors = [p[name] for name in names]
         branches = ColorBranches(tuple(f"adjust_{name}" for name in names), factors)
         if len(branches) == 1:
             branches[0](image)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.augment.color_branches import ColorBranches
+from gpupipe.augment.color_branches import ColorBranches, clip_to_range
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.pixels import as_array
 from gpupipe.engines.cpu.tracer import Tracer
@@ -17,7 +17,7 @@ VALUES = np.array([1.0, 9.7, 3.0, -0.5, 2.0, 1.6])
 
 
 def make_branches(count: int) -> ColorBranches:
-    values = np.tile(VALUES[:, None], (1, count))
+    values = [np.full(count, value) for value in VALUES]
     return ColorBranches(NAMES, values, {2: lambda part: part.flip(np.ones(count, np.int32))})
 
 
@@ -30,17 +30,16 @@ def run(dtype: str, index: Any, branches: Any) -> list[Any]:
 
 
 def test_the_values_are_clipped_and_truncated() -> None:
-    values = make_branches(6).choose_values(np.arange(6))
-    assert values.tolist() == [0.0, 8.0, 0.0, 0.0, 0.0, 1.6]
-    of_all = ColorBranches(NAMES, np.full(2, 3.9)).choose_values(np.array([1, 5]))
-    assert of_all.tolist() == [3.0, 3.9], "whole, and of any size"
-    assert not ColorBranches((), np.array([])), "of a color_jitter without adjustments"
+    assert [clip_to_range("posterize", np.array(n)) for n in (9.7, 3.9, -1.0)] == [[8], [3], [0]]
+    assert clip_to_range("adjust_contrast", np.array([-0.5, 3.9]))[0].tolist() == [0.0, 3.9]
+    assert clip_to_range("invert", np.ones(2)) == []
+    assert not ColorBranches((), []), "of a color_jitter without adjustments"
 
 
 @pytest.mark.parametrize("names", [NAMES, tuple(name for name in NAMES if name)])
 def test_branches_that_are_read_make_the_pixels_of_those_that_are_called(names: Any) -> None:
     index = np.arange(12) % len(names)
-    branches = make_branches(12) if names == NAMES else ColorBranches(names, np.ones((4, 12)))
+    branches = make_branches(12) if names == NAMES else ColorBranches(names, [np.ones(12)])
     read, called = run("uint8", index, branches), run("uint8", index, list(branches))
     assert all(np.array_equal(one, other) for one, other in zip(read, called, strict=True))
     assert len({one.tobytes() for one in read}) > 2

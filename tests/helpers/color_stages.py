@@ -18,14 +18,15 @@ NUMBERS = COLORS | OF_FLOATS | {"gray": GRAY, "to_gray": TO_GRAY, "to_rgb": TO_R
 
 
 def create_stage(*samples: Sequence[Change]) -> Any:
-    """The stage of a batch, with as many changes for each sample."""
-    colors = np.array([[NUMBERS[name] for name, *_ in changes] for changes in samples], np.int64)
-    values = np.zeros((*colors.shape, 4))
-    for row, changes in enumerate(samples):
-        for n, (_, *numbers) in enumerate(changes):
-            values[row, n, : len(numbers)] = numbers
+    """The stage of a batch. Each change is one of a single sample."""
+    changes = []
+    for row, of_sample in enumerate(samples):
+        for name, *numbers in of_sample:
+            function = NUMBERS[name], 0.0, 0.0, False
+            values = (*(np.full(len(samples), float(number)) for number in numbers),)
+            changes.append(((function,), None, values, np.arange(len(samples)) == row))
     tables = np.zeros((0, 256), np.uint8)
-    return import_module("gpupipe._kernels").color_stage(colors, values, tables)
+    return import_module("gpupipe._kernels").color_stage(tuple(changes), tables)
 
 
 def change(image: Image, changes: Sequence[Change]) -> Image:

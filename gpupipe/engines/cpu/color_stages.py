@@ -1,18 +1,19 @@
 """The kernel of the extension `gpupipe._kernels` that changes colours: all changes in few passes.
 
-Successive operations on colours become one stage, whatever their order is in each sample. So the
-four switches of a color_jitter, whose ColorBranches are all four adjustments, are four columns:
+Successive operations on colours become one stage. An operation may change some samples only, and
+may run another function on each. So a color_jitter inside a random_apply, whose four ColorBranches
+are all four adjustments, is four operations:
 
-    colors    (B, n)      the change of each sample, one after the other; 0 for none
-    values    (B, n, 4)   the values of each change
-    tables    (m, 256)    for functions of one value that the extension does not know
+    functions    (number, min, max, is_whole) of each; one alone, if it is the same for all samples
+    index        (B,), the function of each sample
+    values       (B,) of each function, or what the one function takes
+    rows         (B,), the samples to change
 
-See native/color.h for what the extension does with them. It computes what torchvision does with
-uint8 and float32.
+The extension reads these arrays as the steps made them: see native/color_stage.cpp. It computes
+what torchvision does with uint8 and float32.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import cast
 
@@ -24,8 +25,8 @@ from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA, SCALE_TO_LEVELS, check_blur
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.compiled_kernels import STAGE_DTYPES, stage_kernel
-from gpupipe.engines.cpu.pixels import Pixels, as_array
-from gpupipe.engines.cpu.program import Content, Kernel, Match, Rule, Series, Stage, SwitchOp
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_array
+from gpupipe.engines.cpu.program import Content, Kernel, Match, Rule, Series, Stage
 from gpupipe.engines.last_steps import VALUES
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension
@@ -56,90 +57,46 @@ OF_FLOATS = {
 """Those that it knows for float32. Of uint8, a gamma is a table."""
 _OF_LEVELS, _OF_FLOATS = {"", *COLORS}, {"", *OF_FLOATS}
 GRAY, TO_GRAY, TO_RGB = 15, 16, 17
-_NUM_VALUES = 4
 _MAX_VALUE = 255
 _extension = find_extension()
 
-_Rows = NDArray[np.bool_]
-"""Whether a change applies to each sample, (B,)."""
-
-
-@dataclass
-class _Columns:
-    """The changes of all samples of a batch, one column after the other.
-
-    Attributes:
-        colors: The changes, int64 (B, n).
-        values: Their values, float64 (B, n, 4).
-        tables: The tables that changes name: arrays of uint8, (n, 256).
-    """
-
-    colors: NDArray[np.int64]
-    values: NDArray[np.float64]
-    tables: list[NDArray[np.uint8]] = field(default_factory=list)
-
-    def add_all(self, changes: Iterable[ops.Op], rows: _Rows, position: int = 0) -> int:
-        """Add operations for the samples in `rows`, the first of them to the column `position`.
-
-        Returns:
-            The position after the last of them.
-        """
-        for op in changes:
-            if isinstance(op, SwitchOp):
-                ends = [
-                    self.add_all(branch.ops, rows & (op.index == n), position)
-                    for n, branch in enumerate(op.branches)
-                    if branch.ops
-                ]
-                position = max(ends, default=position)
-                continue
-            if isinstance(op, ops.ChooseColorOp):
-                self._add_chosen(op, rows, position)
-            else:
-                self._add(op, rows, position)
-            position += 1
-        return position
-
-    def _add_chosen(self, op: ops.ChooseColorOp, rows: _Rows, position: int) -> None:
-        numbers = _list_numbers(op.names, op.spec.dtype)[op.index]
-        np.copyto(self.colors[:, position], numbers, where=rows)
-        np.copyto(self.values[:, position, 0], op.values, where=rows)
-
-    def _add(self, op: ops.Op, rows: _Rows, position: int) -> None:
-        values = self.values[:, position]
-        if isinstance(op, ops.ColorMatrixOp):
-            color = _find_matrix(op)
-            assert color is not None
-        else:
-            assert isinstance(op, ops.ColorOp)
-            color = _find_numbers(op).get(op.name, _TABLE)
-            if color == _TABLE:
-                values[rows, 0] = sum(map(len, self.tables)) + np.arange(np.count_nonzero(rows))
-                self.tables.append(make_tables(op, rows))
-            elif op.values:
-                first = 0
-                for given in op.values:
-                    columns = given.reshape(len(rows), -1)
-                    end = first + columns.shape[1]
-                    np.copyto(values[:, first:end], columns, where=rows[:, None])
-                    first = end
-        np.copyto(self.colors[:, position], color, where=rows)
+_Function = tuple[int, float, float, bool]
+"""The number of a function in `COLORS`, the range of its value, and whether the value is whole."""
+_Change = tuple[tuple[_Function, ...], Array | None, tuple[Array, ...], NDArray[np.bool_] | None]
+"""The functions, the index or None, the values, and the rows or None."""
 
 
 @lru_cache(maxsize=64)
-def _list_numbers(names: tuple[str, ...], dtype: str) -> NDArray[np.int64]:
-    """Return the numbers of functions that the extension knows for a dtype; 0 for ""."""
+def _list_functions(names: tuple[str, ...], dtype: str) -> tuple[_Function, ...]:
+    """Return functions of one number or none, which the extension knows for a dtype; 0 for ""."""
     known = OF_FLOATS if dtype == "float32" else COLORS
-    return np.array([known.get(name, 0) for name in names])
+    functions = []
+    for name in names:
+        low, high, kind = 0.0, 0.0, "f"
+        for value in COLOR_OPS[name].values[:1] if name else ():
+            low, high, kind = value.min, value.max, np.dtype(value.dtype).kind
+        functions.append((known.get(name, 0), low, high, kind == "i"))
+    return tuple(functions)
 
 
-def _count_columns(changes: Iterable[ops.Op]) -> int:
-    """Return how many changes a sample may have at most."""
-    count = 0
-    for op in changes:
-        branches = op.branches if isinstance(op, SwitchOp) else None
-        count += 1 if branches is None else max([0, *[_count_columns(b.ops) for b in branches]])
-    return count
+def _make_change(op: ops.Op, tables: list[NDArray[np.uint8]]) -> _Change:
+    """Return the change of an operation; append the tables that it names to `tables`."""
+    values: tuple[Array, ...] = ()
+    match op:
+        case ops.ChooseColorOp(names=names):
+            return _list_functions(names, op.spec.dtype), op.index, tuple(op.values), op.rows
+        case ops.ColorMatrixOp():
+            color = _find_matrix(op)
+            assert color is not None
+        case _:
+            assert isinstance(op, ops.ColorOp)
+            color, values = _find_numbers(op).get(op.name, _TABLE), tuple(op.values)
+            if color == _TABLE:
+                rows = np.ones(len(values[0]), bool) if op.rows is None else op.rows
+                numbers = sum(map(len, tables)) - 1 + np.cumsum(rows)
+                values = (np.where(rows, numbers, 0),)
+                tables.append(make_tables(op, rows))
+    return ((color, 0.0, 0.0, False),), None, values, op.rows
 
 
 def _find_numbers(op: ops.Op) -> dict[str, int]:
@@ -171,27 +128,20 @@ _NO_TABLES = np.zeros((0, _MAX_VALUE + 1), np.uint8)
 
 def _find_matrix(op: ops.ColorMatrixOp) -> int | None:
     """Return the number of the change that a matrix makes; None if the extension has none."""
-    own = op.matrices if op.matrices.strides[0] else op.matrices[:1]  # one for all samples
-    for color, matrix in _MATRICES.items():
-        if matrix.shape == own.shape[1:] and (own == matrix).all():
-            return color
-    return None
+    if op.matrices.strides[0] and len(op.matrices) > 1:  # not one for all samples
+        return None
+    matrix = op.matrices[0]
+    return _MATRICES.get((len(matrix), matrix.tobytes()))
 
 
 _MATRICES = {
-    GRAY: np.array([LUMA] * 3),
-    TO_GRAY: np.array([LUMA]),
-    TO_RGB: np.ones((3, 1)),
+    (len(matrix), np.array(matrix).tobytes()): color
+    for color, matrix in ((GRAY, [LUMA] * 3), (TO_GRAY, [LUMA]), (TO_RGB, [[1.0]] * 3))
 }
 
 
-def _accepts(op: ops.Op, keeps_channels: bool = False) -> bool:
-    """Return whether the extension makes a change.
-
-    Args:
-        op: The change.
-        keeps_channels: Whether the number of channels must stay as it is.
-    """
+def _accepts(op: ops.Op) -> bool:
+    """Return whether the extension makes a change."""
     if op.spec.dtype not in STAGE_DTYPES or op.spec.channels not in (1, 3):
         return False
     match op:
@@ -201,11 +151,16 @@ def _accepts(op: ops.Op, keeps_channels: bool = False) -> bool:
             has_table = op.spec.dtype == "uint8" and COLOR_OPS[name].is_pointwise
             return name in _find_numbers(op) or has_table
         case ops.ColorMatrixOp():
-            color = _find_matrix(op)
-            return color == GRAY or (color is not None and not keeps_channels)
-        case SwitchOp(branches=branches):
-            return all(_accepts(part, True) for branch in branches for part in branch.ops)
+            return _find_matrix(op) is not None
     return False
+
+
+def can_join(changes: Iterable[ops.Op]) -> bool:
+    """Return whether the kernel makes changes of some samples, which keep the channels."""
+    return _extension is not None and all(
+        _accepts(op) and not (isinstance(op, ops.ColorMatrixOp) and _find_matrix(op) != GRAY)
+        for op in changes
+    )
 
 
 def can_choose(names: Iterable[str], spec: Spec) -> bool:
@@ -215,36 +170,20 @@ def can_choose(names: Iterable[str], spec: Spec) -> bool:
     return _OF_FLOATS.issuperset(names) if spec.dtype == "float32" else _OF_LEVELS.issuperset(names)
 
 
-def _create_stage(changes: Sequence[ops.Op]) -> Stage:
+def _create_stage(changes: Iterable[ops.Op]) -> Stage:
     """Return the stage that makes changes one after the other, for all samples of their batch."""
-    count = _count_rows(changes)
-    n = max(_count_columns(changes), 1)
-    columns = _Columns(np.zeros((count, n), np.int64), np.zeros((count, n, _NUM_VALUES)))
-    columns.add_all(changes, np.ones(count, bool))
-    tables = np.concatenate([*columns.tables, _NO_TABLES]) if columns.tables else _NO_TABLES
-    return Stage(_extension.color_stage(columns.colors, columns.values, tables))
-
-
-def _count_rows(changes: Iterable[ops.Op]) -> int:
-    """Return the number of samples; 1 if no parameter differs between samples."""
-    for op in changes:
-        match op:
-            case ops.ColorMatrixOp(matrices=rows):
-                return len(rows)
-            case SwitchOp(index=rows) | ops.ChooseColorOp(index=rows):
-                return len(rows)
-            case ops.ColorOp(values=[rows, *_]):
-                return len(rows)
-    return 1
+    tables = [_NO_TABLES]
+    made = tuple(_make_change(op, tables) for op in changes)
+    return Stage(_extension.color_stage(made, np.concatenate(tables)))
 
 
 def _check_blurs(changes: Iterable[ops.Op], pixels: Pixels, row: int) -> None:
     """Raise SampleIncompatibleError if a sample is too small for one of its blurs."""
     for op in changes:
-        if isinstance(op, SwitchOp):
-            _check_blurs(op.branches[op.index[row]].ops, pixels, row)
-        elif isinstance(op, ops.ColorOp) and op.name == "gaussian_blur":
-            check_blur(op.values[0][row], as_array(pixels).shape[:2])
+        match op:
+            case ops.ColorOp(name="gaussian_blur", values=[kernel_size, _], rows=rows):
+                if rows is None or rows[row]:
+                    check_blur(kernel_size[row], as_array(pixels).shape[:2])
 
 
 def _bind(match: Match) -> Kernel:
@@ -259,8 +198,6 @@ def _bind(match: Match) -> Kernel:
 
 
 def _needs_torchvision(op: ops.Op) -> bool:
-    if isinstance(op, SwitchOp):
-        return any(_needs_torchvision(part) for branch in op.branches for part in branch.ops)
     return isinstance(op, ops.ColorOp) and op.name not in _find_numbers(op) and not has_formula(op)
 
 
@@ -270,7 +207,7 @@ def has_formula(op: ops.ColorOp) -> bool:
     return function.reference is None and function.formula is not None
 
 
-_KINDS = ops.ColorOp, ops.ChooseColorOp, ops.ColorMatrixOp, SwitchOp
+_KINDS = ops.ColorOp, ops.ChooseColorOp, ops.ColorMatrixOp
 
 
 def create_rules() -> list[Rule]:

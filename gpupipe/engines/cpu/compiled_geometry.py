@@ -80,7 +80,7 @@ def _find_flip(match: Match) -> _Create | None:
     if not _is_image(match.ops[0]):
         return None
     flip = match.get(ops.FlipOp)
-    flags = None if flip is None else flip.flags.astype(np.uint8)
+    flags = None if flip is None else flip.flags
     return lambda output: Stage(_extension.deliver_stage(flags, output))
 
 
@@ -101,20 +101,9 @@ def _find_resize(match: Match) -> _Create | None:
     if crop is not None and not ops.are_inside(crop.windows, resize.sizes):
         return None
 
-    def create(output: _Output | None) -> Stage:
-        sizes = resize.sizes
-        if crop is not None:
-            windows = crop.windows
-        else:
-            windows = np.zeros((len(sizes), 4), np.int64)
-            windows[:, 2:] = sizes
-        flags = np.zeros((len(sizes), 2), np.uint8)
-        if flip is not None:
-            flags[:] = flip.flags
-        options = is_bicubic, resize.antialias, output
-        return Stage(_extension.resize_stage(sizes, windows, flags, *options))
-
-    return create
+    windows = None if crop is None else crop.windows
+    arguments = windows, None if flip is None else flip.flags, is_bicubic, resize.antialias
+    return lambda output: Stage(_extension.resize_stage(resize.sizes, *arguments, output))
 
 
 def _can_make(sizes: NDArray[np.int64]) -> bool:

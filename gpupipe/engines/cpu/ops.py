@@ -36,7 +36,7 @@ Size = Sequence[int]
 """[height, width] in pixels."""
 
 
-def as_ints(rows: Rows, row: int) -> list[int]:
+def as_ints(rows: Rows | NDArray[np.uint8], row: int) -> list[int]:
     """Return a row as Python integers."""
     numbers: list[int] = rows[row].tolist()
     return numbers
@@ -125,7 +125,7 @@ class ResizeOp(Op):
 class FlipOp(Op):
     """Flips each image. `flags[row]` is [horizontal, vertical]: 1 to flip, 0 not to."""
 
-    flags: Rows
+    flags: NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -208,6 +208,8 @@ class ElasticOp(Op):
 @dataclass(frozen=True)
 class ColorMatrixOp(Op):
     matrices: NDArray[np.float64]
+    rows: NDArray[np.bool_] | None = None
+    """The samples to change, (B,); None for all. Only kernels.color reads it, also below."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ class ColorOp(Op):
 
     name: str
     values: Sequence[Array]
+    rows: NDArray[np.bool_] | None = None
 
     def values_of(self, row: int) -> list[float | list[float]]:
         """Return the arguments of the color function for the sample in `row`, as Python numbers."""
@@ -226,13 +229,14 @@ class ColorOp(Op):
 class ChooseColorOp(Op):
     """Runs one of several color functions on each sample: `names[index[row]]`; "" runs none.
 
-    `values`, (B,), has the number of each sample's function. Only kernels.color runs this
-    operation.
+    `values` has the number of each function for each sample, (B,), or one array for all functions.
+    Only kernels.color runs this operation, and clips the numbers.
     """
 
     names: tuple[str, ...]
-    values: NDArray[np.float64]
-    index: NDArray[np.int64]
+    values: Sequence[NDArray[np.float64]]
+    index: Array
+    rows: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class Tracer:
         self.size = self._pairs(shape)
 
     def flip(self, horizontal: ArrayLike | None = None, vertical: ArrayLike | None = None) -> None:
-        flags = np.zeros((self._count, 2), np.int64)
+        flags = np.zeros((self._count, 2), np.uint8)
         for n, flag in enumerate((horizontal, vertical)):
             if flag is not None:
                 flags[:, n] = flag
@@ -168,7 +168,7 @@ class Tracer:
         self.ops.append(ops.ElasticOp(*self._origin, seeds, how, interpolation, fill))
 
     def color_matrix(self, matrix: ArrayLike) -> None:
-        self.ops.append(ops.ColorMatrixOp(*self._origin, self._each(matrix)))
+        self.ops.append(ops.ColorMatrixOp(*self._origin, self._each(matrix), self.present))
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
         self.ops.append(ops.ToDtypeOp(*self._origin, dtype, scale))
@@ -179,14 +179,16 @@ class Tracer:
     def color(self, op: str, *values: ArrayLike) -> None:
         if op not in COLOR_OPS:
             raise NoLoweringError(f"there is no color function '{op}'")
-        self.ops.append(ops.ColorOp(*self._origin, op, [np.asarray(v) for v in values]))
+        rows = COLOR_OPS[op].values
+        arrays = [np.asarray(v, row.dtype) for v, row in zip(values, rows, strict=True)]
+        self.ops.append(ops.ColorOp(*self._origin, op, arrays, self.present))
 
     def switch(self, index: ArrayLike, branches: Sequence[Callable[[Tracer], None]]) -> None:
         chosen = np.asarray(index)
         if isinstance(branches, ColorBranches) and color_stages.can_choose(
             branches.names, self._origin[1]
         ):
-            self._choose_color(branches, chosen.astype(np.int64))
+            self._choose_color(branches, chosen)
             return
         rows = [chosen == n for n in range(len(branches))]
         parts = [self._trace_branch(*pair) for pair in zip(branches, rows, strict=True)]
@@ -202,6 +204,10 @@ class Tracer:
                 self.ops.append(replace(crop, windows=windows))
                 self.size = windows[:, 2:].astype(np.float64)
                 return
+        changes = [op for part in parts for op in part.ops]
+        if color_stages.can_join(changes):
+            self.ops += changes
+            return
         programs = [part.program() for part in parts]
         self.ops.append(SwitchOp(*self._origin, programs, chosen.astype(np.int64)))
         size = self.size
@@ -210,15 +216,16 @@ class Tracer:
                 size = np.where(rows[n][:, None], part.size, size)
         self.size = size
 
-    def _choose_color(self, branches: ColorBranches, index: NDArray[np.int64]) -> None:
+    def _choose_color(self, branches: ColorBranches, index: Array) -> None:
         """Record a switch whose changes of colours are one operation, whatever their number."""
-        values = branches.choose_values(index)
-        colors = ops.ChooseColorOp(*self._origin, branches.names, values, index)
+        step, spec = self._origin
+        chosen = branches.names, branches.values, index, self.present
+        colors = ops.ChooseColorOp(step, spec, *chosen)
         if not branches.others:
             self.ops.append(colors)
             return
         others = [self._trace_branch(branches[n], index == n) for n in branches.others]
-        branch = np.full(len(branches), len(others))
+        branch: NDArray[np.int64] = np.full(len(branches), len(others))
         branch[[*branches.others]] = np.arange(len(others))
         programs = [*(other.program() for other in others), Program([colors], self._rules)]
         self.ops.append(SwitchOp(*self._origin, programs, branch[index]))

@@ -143,19 +143,25 @@ def _find_whole(op: ops.Op, count: int) -> NDArray[np.bool_] | None:
     if isinstance(op, ops.ColorMatrixOp):
         return np.zeros(count, bool)
     if isinstance(op, ops.ColorOp):
-        return np.full(count, not _is_of_one_pixel(op.name))
+        return _of_rows(op.rows, np.full(count, not _is_of_one_pixel(op.name)))
     if isinstance(op, ops.ChooseColorOp):
-        return np.array([not _is_of_one_pixel(name) for name in op.names])[op.index]
+        needs_whole = np.array([not _is_of_one_pixel(name) for name in op.names])
+        return _of_rows(op.rows, needs_whole[op.index])
     if not isinstance(op, SwitchOp):
         return None
     is_whole = np.zeros(count, bool)
     for n, branch in enumerate(op.branches):
         for inner in branch.ops:
-            needs_whole = _find_whole(inner, count)
-            if needs_whole is None:
+            of_inner = _find_whole(inner, count)
+            if of_inner is None:
                 return None
-            is_whole |= needs_whole & (op.index == n)
+            is_whole |= of_inner & (op.index == n)
     return is_whole
+
+
+def _of_rows(rows: NDArray[np.bool_] | None, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return flags (B,), False for samples that are not in `rows`."""
+    return flags if rows is None else flags & rows
 
 
 def _is_of_one_pixel(name: str) -> bool:

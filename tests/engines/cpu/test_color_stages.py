@@ -26,7 +26,7 @@ from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.steps.color_jitter import ColorJitter, RandomPhotometricDistort
-from helpers.color_stages import Change, change, create_stage, draw_changes, reference
+from helpers.color_stages import NUMBERS, Change, change, create_stage, draw_changes, reference
 from helpers.kernel_arguments import picture
 
 extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
@@ -455,21 +455,55 @@ def test_values_that_are_wrong_are_refused(changes: list[Change], message: str) 
         create_stage(changes)
 
 
+def test_each_sample_has_the_function_that_its_index_names() -> None:
+    """With its own value, clipped and truncated, from any strides."""
+    posterize, invert = (NUMBERS["posterize"], 0.0, 8.0, True), (NUMBERS["invert"], 0.0, 0.0, False)
+    functions = (0, 0.0, 0.0, False), posterize, invert
+    order = np.array([[1, 2, 0, 1], [0, 0, 1, 0]], np.int32).T
+    values = np.array([[9.0, 9.0, 9.0, 3.9]] * 3)
+    image = shades((6, 7))
+    kept = image & 0b11100000
+    for index, own, rows, expected in (
+        (order[:, 0], (*values,), None, [image, 255 - image, image, kept]),
+        (order[:, 1], (values[0, ::-1],), None, [image, image, image, image]),
+        (order[:, 1], (values[0] - 6.0,), None, [image, image, kept, image]),
+        (order[:, 0], (*values,), np.arange(4) % 2 == 0, [image, image, image, image]),
+    ):
+        stage = extension.color_stage(((functions, index, own, rows),), NO_TABLES)
+        found = [np.asarray(extension.run_stage(stage, row, image)) for row in range(4)]
+        assert all(map(np.array_equal, found, expected))
+
+
+NO_TABLES = np.zeros((0, 256), np.uint8)
+GAMMAS, TABLE = ((20, 0.0, 9.0, False),), ((1, 0.0, 0.0, False),)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("change", "message"),
     [
-        ((np.zeros(3, np.int64), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "1 axes"),
-        ((np.zeros((3, 1), np.int32), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "int64"),
-        ((np.zeros((3, 1), np.int64), np.zeros((2, 4)), np.zeros((0, 256), np.uint8)), "in rows"),
-        ((np.zeros((3, 1), np.int64), np.zeros((3, 5)), np.zeros((0, 256), np.uint8)), "float64"),
-        ((np.zeros((3, 1), np.int64), np.zeros((3, 4)), np.zeros((2, 255), np.uint8)), "uint8"),
-        ((np.ones((3, 1), np.int64), np.full((3, 4), 2.0), np.zeros((2, 256), np.uint8)), "table"),
-        ((np.ones((3, 1), np.int64), np.full((3, 4), -1.0), np.zeros((2, 256), np.uint8)), "table"),
-        ((np.full((3, 1), 21), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
-        ((np.full((3, 1), -1), np.zeros((3, 4)), np.zeros((0, 256), np.uint8)), "no such change"),
+        ((GAMMAS, None, (np.ones(3), np.ones(2)), None), "differ in the number of rows"),
+        ((GAMMAS, None, (np.ones(3),), np.ones(2, bool)), "differ in the number of rows"),
+        ((GAMMAS, None, (np.ones((3, 3)), np.ones((3, 2))), None), "another number of values"),
+        ((GAMMAS * 2, None, (np.ones(3),), None), "another number of values"),
+        ((GAMMAS * 2, np.zeros(3, np.int32), (np.ones(3),) * 3, None), "another number of values"),
+        ((GAMMAS, None, (np.ones(3, np.float32),), None), "no array of bool, int32"),
+        ((GAMMAS, None, (np.ones((3, 1, 1)),), None), "no array of bool, int32"),
+        ((GAMMAS * 2, np.array([0, 2]), (np.ones(2),), None), "the index names a function that is"),
+        ((GAMMAS * 2, np.array([0, -1]), (np.ones(2),), None), "the index names a function"),
+        ((TABLE, None, (np.array([0, 2]),), None), "table"),
+        ((TABLE, None, (np.array([-1]),), None), "table"),
+        ((((21, 0.0, 0.0, False),), None, (), None), "no such change"),
+        ((((-1, 0.0, 0.0, False),), None, (), None), "no such change"),
+        (((20,), None, (), None), "no tuple"),
+        ([], "no tuple"),
     ],
     ids=str,
 )
-def test_arrays_that_do_not_fit_are_refused(arguments: Any, message: str) -> None:
+def test_changes_that_do_not_fit_are_refused(change: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        extension.color_stage(*arguments)
+        extension.color_stage((change,), np.zeros((2, 256), np.uint8))
+
+
+def test_tables_have_256_levels() -> None:
+    with pytest.raises(ValueError, match="uint8"):
+        extension.color_stage((), np.zeros((2, 255), np.uint8))

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpupipe.augment import color_ops
 from gpupipe.augment.color_branches import ColorBranches
 from gpupipe.engines.cpu import color_stages, ops
 from gpupipe.engines.cpu.lowering import find_rules
@@ -101,11 +102,30 @@ def test_changes_of_colours_are_one_operation_beside_other_branches(tracer: Trac
     if color_stages.create_rules() == []:
         pytest.skip("without the extension, each change is a branch")
     names, other = ("", "invert", "", "posterize"), {2: lambda part: part.transpose()}
-    tracer.switch(np.array([3, 2, 1]), ColorBranches(names, np.full((4, 3), 5.5), other))
+    tracer.switch(np.array([3, 2, 1]), ColorBranches(names, [np.full(3, 5.5)], other))
     (switch,) = tracer.ops
     assert isinstance(switch, SwitchOp)
     assert switch.index.tolist() == [1, 0, 1]
     (choice,) = switch.branches[1].ops
     assert isinstance(choice, ops.ChooseColorOp)
     assert choice.index.tolist() == [3, 2, 1]
-    assert choice.values.tolist() == [5, 0, 0]
+    assert np.array_equal(choice.values, [np.full(3, 5.5)])
+
+
+def test_changes_of_colours_of_some_samples_are_no_switch(tracer: Tracer) -> None:
+    if color_stages.create_rules() == []:
+        pytest.skip("without the extension, each change is a branch")
+
+    def distort(part: Tracer) -> None:
+        part.color("invert")
+        part.switch(np.array([0, 1, 1]), [lambda part: None, lambda part: part.color("equalize")])
+
+    tracer.switch(
+        np.array([1, 1, 0]), [lambda part: part.color_matrix([color_ops.LUMA] * 3), distort]
+    )
+    rows = [op.rows.tolist() for op in tracer.ops if hasattr(op, "rows") and op.rows is not None]
+    assert rows == [[False, False, True], [True, True, False], [False, True, False]]
+    kinds = [ops.ColorMatrixOp, ops.ColorOp, ops.ColorOp]
+    assert [type(op) for op in tracer.ops] == kinds
+    tracer.switch(np.array([1, 1, 0]), [lambda part: part.color_matrix([[1.0]] * 3), distort])
+    assert type(tracer.ops[-1]) is SwitchOp, "the number of channels changes"

