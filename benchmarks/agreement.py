@@ -65,7 +65,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.options(__doc__)
-    parser.add_argument("--runs", type=int, default=3, help="how often (default: %(default)s)")
+    harness.add_number(parser, "--runs", 3, "how often")
     return parser.parse_args()
 
 

@@ -62,7 +62,7 @@ def milliseconds(run: Callable[[Batch, int], Any], batch: Batch) -> float:
 
 
 def main() -> None:
-    parser = harness.contest(__doc__, rounds=7, seconds=0)
+    parser = harness.contest(__doc__, rounds=7, seconds=0.0)
     arguments = harness.parsed(parser)
     harness.prepare(arguments)
     torch.set_num_threads(harness.threads())

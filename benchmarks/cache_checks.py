@@ -27,12 +27,10 @@ _SHARD_BYTES = 16_000_000
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("--images", type=int, default=1000, help="files (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=32, help="images at once (default: 32)")
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="pairs of passes in a round (default: %(default)s)"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: %(default)s)")
+    harness.add_number(parser, "--images", 1000, "files")
+    harness.add_number(parser, "--batch", 32, "images at once")
+    harness.add_number(parser, "--repeats", 5, "pairs of passes in a round")
+    harness.add_number(parser, "--rounds", 5, "rounds")
     parser.add_argument("--one", choices=_CONTESTANTS, help="measure one here; print its JSON")
     arguments = harness.parsed(parser, images=100, repeats=1)
     harness.prepare(arguments)

@@ -179,9 +179,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=3, seconds=2.0)
-    parser.add_argument(
-        "--samples", type=int, default=512, help="samples of 1 MB (default: %(default)s)"
-    )
+    harness.add_number(parser, "--samples", 512, "samples of 1 MB")
     parser.add_argument("--one", choices=list(CONTESTANTS), help="run one contestant here")
     return harness.parsed(parser, samples=128)
 

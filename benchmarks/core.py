@@ -64,18 +64,8 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=5, seconds=8.0)
-    parser.add_argument(
-        "--images",
-        type=int,
-        default=5000,
-        help="most images of a set (default: %(default)s; ImageNet's have 1000)",
-    )
-    parser.add_argument(
-        "--copies",
-        type=int,
-        default=1,
-        help="names of each file, for longer epochs (default: %(default)s)",
-    )
+    harness.add_number(parser, "--images", 5000, "most images of a set (ImageNet's have 1000)")
+    harness.add_number(parser, "--copies", 1, "names of each file, for longer epochs")
     parser.add_argument("--engines", action="store_true", help="engine cpu against all others")
     parser.add_argument(
         "--dataloader",

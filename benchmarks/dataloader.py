@@ -52,9 +52,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=5, seconds=6.0)
-    parser.add_argument(
-        "--images", type=int, default=2000, help="most images of a set (default: %(default)s)"
-    )
+    harness.add_number(parser, "--images", 2000, "most images of a set")
     parser.add_argument(
         "--workers", type=int, nargs="+", default=[0, 2], help="worker processes (default: 0 2)"
     )

@@ -57,9 +57,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=5, seconds=5.0)
-    parser.add_argument(
-        "--images", type=int, default=400, help="photographs (default: %(default)s)"
-    )
+    harness.add_number(parser, "--images", 400, "photographs")
     parser.add_argument(
         "--one", metavar="CONTESTANT", help="run one contestant here, and print one line of JSON"
     )

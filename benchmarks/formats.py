@@ -57,9 +57,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=9, seconds=4.0)
-    parser.add_argument(
-        "--images", type=int, default=4096, help="images in the files (default: %(default)s)"
-    )
+    harness.add_number(parser, "--images", 4096, "images in the files")
     harness.add_selection(parser, FORMATS)
     return harness.parsed(parser, images=512)
 

@@ -92,12 +92,8 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.options(__doc__)
-    parser.add_argument(
-        "--seconds", type=float, default=8.0, help="of a measurement (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--images", type=int, default=1000, help="photographs (default: %(default)s)"
-    )
+    harness.add_number(parser, "--seconds", 8.0, "of a measurement")
+    harness.add_number(parser, "--images", 1000, "photographs")
     parser.add_argument("--engine", default="cpu", choices=_ENGINES, help="default: %(default)s")
     harness.add_selection(parser, [*baselines.WORKLOADS, *_RECIPES])
     arguments = parser.parse_args()

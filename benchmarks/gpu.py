@@ -72,30 +72,14 @@ def _arguments() -> argparse.Namespace:
         help="folder of class folders with photographs (default: GPUPIPE_PHOTOS, else "
         "those that tests/helpers/photographs.py cuts)",
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=3,
-        help="most interleaved rounds of gpupipe and hand-written DALI (default: %(default)s)",
+    harness.add_number(
+        parser, "--rounds", 3, "most interleaved rounds of gpupipe and hand-written DALI"
     )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=3.0,
-        help="least seconds of measured passes (default: %(default)s)",
+    harness.add_number(parser, "--seconds", 3.0, "least seconds of measured passes")
+    harness.add_number(
+        parser, "--budget", 390.0, "seconds that all of it may take; the rest is left out"
     )
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=390.0,
-        help="seconds that all of it may take; the rest is left out (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--images",
-        type=int,
-        default=12_000,
-        help="images of a set, each file under 4 names (default: %(default)s)",
-    )
+    harness.add_number(parser, "--images", 12_000, "images of a set, each file under 4 names")
     parser.add_argument(
         "--one",
         nargs=2,

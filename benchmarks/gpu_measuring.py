@@ -1,7 +1,5 @@
 """What a contestant of benchmarks/gpu.py costs: rates, GPU memory, and what NVML says meanwhile."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import threading
@@ -27,7 +25,7 @@ class Sampler:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> "Sampler":
         self._thread.start()
         return self
 
@@ -129,7 +127,7 @@ class _Watched:
     def __init__(self, build: Callable[[], Any]) -> None:
         self._build, self._batches, self.peak = build, None, 0.0
 
-    def build(self) -> _Watched:
+    def build(self) -> "_Watched":
         self._batches = self._build()
         return self
 

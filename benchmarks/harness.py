@@ -48,16 +48,17 @@ def options(description: str | None) -> argparse.ArgumentParser:
 def contest(description: str | None, rounds: int, seconds: float) -> argparse.ArgumentParser:
     """Those, and the options of benchmarks whose contestants take turns, with their defaults."""
     parser = options(description)
-    parser.add_argument(
-        "--rounds", type=int, default=rounds, help="interleaved rounds (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=seconds,
-        help="least seconds of measured passes in a round (default: %(default)s)",
-    )
+    add_number(parser, "--rounds", rounds, "interleaved rounds")
+    add_number(parser, "--seconds", seconds, "least seconds of measured passes in a round")
     return parser
+
+
+def add_number(
+    parser: argparse.ArgumentParser, option: str, default: float, description: str
+) -> None:
+    """An option that is a number, of the type of its default."""
+    text = f"{description} (default: %(default)s)"
+    parser.add_argument(option, type=type(default), default=default, help=text)
 
 
 def add_selection(parser: argparse.ArgumentParser, workloads: Iterable[str]) -> None:

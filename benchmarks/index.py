@@ -73,18 +73,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.options(__doc__)
-    parser.add_argument(
-        "--files", type=int, default=200_000, help="empty files to scan (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--classes", type=int, default=2_000, help="their folders (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--samples",
-        type=int,
-        default=10_000_000,
-        help="rows of the made-up index (default: %(default)s)",
-    )
+    harness.add_number(parser, "--files", 200_000, "empty files to scan")
+    harness.add_number(parser, "--classes", 2_000, "their folders")
+    harness.add_number(parser, "--samples", 10_000_000, "rows of the made-up index")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.files, arguments.classes, arguments.samples = 20_000, 200, 1_000_000

@@ -30,10 +30,10 @@ from gpupipe.runtime.progress import ignore_progress
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("--images", type=int, default=200, help="photographs (%(default)s)")
-    parser.add_argument("--copies", type=int, default=20, help="names of each (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds (%(default)s)")
-    parser.add_argument("--quality", type=int, default=96, help="of the JPEGs (%(default)s)")
+    harness.add_number(parser, "--images", 200, "photographs")
+    harness.add_number(parser, "--copies", 20, "names of each")
+    harness.add_number(parser, "--rounds", 7, "rounds")
+    harness.add_number(parser, "--quality", 96, "of the JPEGs")
     arguments = harness.parsed(parser, images=8, copies=2)
     harness.prepare(arguments)
     root = photos.crops(arguments.data, arguments.images, (500, 375), arguments.quality)

@@ -26,8 +26,8 @@ CHECKS: dict[str, Callable[[Any], object]] = {
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("--images", type=int, default=200, help="files (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=20, help="runs (default: %(default)s)")
+    harness.add_number(parser, "--images", 200, "files")
+    harness.add_number(parser, "--repeats", 20, "runs")
     arguments = harness.parsed(parser, images=4, repeats=2)
     harness.prepare(arguments)
     root = photos.imagenet_like(arguments.data, arguments.images)

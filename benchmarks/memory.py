@@ -94,35 +94,18 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.options(__doc__)
-    parser.add_argument(
-        "--epochs", type=int, default=100, help="epochs to run (default: %(default)s)"
+    harness.add_number(parser, "--epochs", 100, "epochs to run")
+    harness.add_number(parser, "--images", 500, "images of an epoch")
+    harness.add_number(
+        parser, "--first-images", 5000, "images of the set whose first batch is timed"
     )
-    parser.add_argument(
-        "--images", type=int, default=500, help="images of an epoch (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--first-images",
-        type=int,
-        default=5000,
-        help="images of the set whose first batch is timed (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=5,
-        help="fresh processes for the first batch (default: %(default)s)",
-    )
+    harness.add_number(parser, "--rounds", 5, "fresh processes for the first batch")
     parser.add_argument(
         "--engine",
         default="cpu",
         help="the engine of a part that --one runs (default: %(default)s)",
     )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=2,
-        help="the threads of that part (default: %(default)s)",
-    )
+    harness.add_number(parser, "--threads", 2, "the threads of that part")
     parser.add_argument(
         "--one",
         choices=tuple(_PARTS),

@@ -61,7 +61,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=3, seconds=1.5)
-    parser.add_argument("--images", type=int, default=512, help="photographs (%(default)s)")
+    harness.add_number(parser, "--images", 512, "photographs")
     harness.add_selection(parser, ["imagenet"])
     return harness.parsed(parser, images=256)
 

@@ -77,9 +77,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=5, seconds=6.0)
-    parser.add_argument(
-        "--samples", type=int, default=1024, help="samples of 1 MB (default: %(default)s)"
-    )
+    harness.add_number(parser, "--samples", 1024, "samples of 1 MB")
     parser.add_argument(
         "--one",
         choices=list(CONTESTANTS),

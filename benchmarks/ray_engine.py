@@ -67,9 +67,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=4, seconds=5.0)
-    parser.add_argument(
-        "--images", type=int, default=2000, help="most images (default: %(default)s)"
-    )
+    harness.add_number(parser, "--images", 2000, "most images")
     parser.add_argument("--one", choices=CONTESTANTS, help="run one contestant here")
     return harness.parsed(parser, images=512)
 

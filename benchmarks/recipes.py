@@ -78,9 +78,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=5, seconds=8.0)
-    parser.add_argument(
-        "--images", type=int, default=1000, help="photographs (default: %(default)s)"
-    )
+    harness.add_number(parser, "--images", 1000, "photographs")
     parser.add_argument(
         "--engine", default="dali", choices=("cpu", "dali"), help="default: %(default)s"
     )

@@ -27,9 +27,7 @@ _RESIZED, _CROP, _MARGIN = 256, 224, 4
 
 def main() -> None:
     parser = harness.contest(__doc__, rounds=7, seconds=0.0)
-    parser.add_argument(
-        "--images", type=int, default=200, help="of each set (default: %(default)s)"
-    )
+    harness.add_number(parser, "--images", 200, "of each set")
     arguments = harness.parsed(parser, images=20)
     harness.prepare(arguments)
     result = {

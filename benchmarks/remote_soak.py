@@ -67,9 +67,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     options = harness.options(__doc__)
-    options.add_argument(
-        "--seconds", type=float, default=600.0, help="how long (default: %(default)g)"
-    )
+    harness.add_number(options, "--seconds", 600.0, "how long")
     options.add_argument("--train", help=argparse.SUPPRESS)
     return options.parse_args()
 

@@ -40,12 +40,7 @@ _BORDER = 8
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument(
-        "--photographs",
-        type=int,
-        default=32,
-        help="how many are resized with bicubic (default: %(default)s)",
-    )
+    harness.add_number(parser, "--photographs", 32, "how many are resized with bicubic")
     arguments = harness.parsed(parser, photographs=2)
     harness.prepare(arguments)
     nearest = [result for size in _SIZES for result in compare_nearest(size, arguments)]

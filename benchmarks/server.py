@@ -199,7 +199,7 @@ def measure(way: str, dtype: str, seconds: float) -> dict[str, Any]:
 def main() -> None:
     parser = harness.options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="a measurement takes at least")
+    harness.add_number(parser, "--seconds", 3.0, "a measurement takes at least")
     parser.add_argument(
         "--serve",
         nargs=3,

@@ -97,10 +97,8 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=3, seconds=3.0)
-    parser.add_argument("--images", type=int, default=3072, help="photographs (%(default)s)")
-    parser.add_argument(
-        "--wire", type=float, default=20.0, help="million bytes a second (%(default)s)"
-    )
+    harness.add_number(parser, "--images", 3072, "photographs")
+    harness.add_number(parser, "--wire", 20.0, "million bytes a second")
     harness.add_selection(parser, ["imagenet"])
     return harness.parsed(parser, images=256)
 
