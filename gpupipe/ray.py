@@ -22,14 +22,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import Growing
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, Job
-from gpupipe.errors import (
-    ConfigError,
-    EngineError,
-    GpupipeError,
-    Problem,
-    counted,
-    warn,
-)
+from gpupipe.errors import ConfigError, EngineError, GpupipeError, Problem, counted, warn
 from gpupipe.loading.assembly import create_sampler
 from gpupipe.runtime.installation import require_extra
 from gpupipe.sampling.sampler import Plan

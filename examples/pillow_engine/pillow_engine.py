@@ -1,7 +1,5 @@
 """An engine: decodes with Pillow, and runs the steps in torch, in the training process."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Generator, Iterator, Sequence
 
@@ -25,7 +23,7 @@ class PillowEngine(Engine):
         self.device, self._job = "cpu", job
 
     @classmethod
-    def on(cls, job: Job, device: str) -> PillowEngine:
+    def on(cls, job: Job, device: str) -> "PillowEngine":
         if device not in ("cpu", "auto") or job.pipeline.outputs != ("image",):
             raise EngineError("engine pillow makes batches of one image field, on the CPU")
         return cls(job)

@@ -5,8 +5,6 @@ sizes of the images ───┼─> annotate() ─> BatchAnnotations ─> boxes
 drawn steps ───────────┘                        └─> parameters that the steps decided
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,7 +57,7 @@ class BatchAnnotations:
     values: Mapping[str, Array]
     parameters: Mapping[str, list[dict[str, Array]]]
 
-    def select(self, chosen: Sequence[int] | NDArray[Any]) -> BatchAnnotations:
+    def select(self, chosen: Sequence[int] | NDArray[Any]) -> "BatchAnnotations":
         """Return the annotations of some samples: positions in the batch, or a bool for each."""
         numbers = np.asarray(chosen)
         numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers.astype(np.int64)

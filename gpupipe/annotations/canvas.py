@@ -12,8 +12,6 @@ All arithmetic is element by element in float64. So the numbers of a sample do n
 samples beside it: a matrix product may round differently in a larger batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +49,7 @@ class Canvas:
         """The map from the first image to this one in homogeneous [x, y, 1]."""
         self._matrix[:, range(3), range(3)] = 1.0
 
-    def fork(self) -> Canvas:
+    def fork(self) -> "Canvas":
         """Return a copy that shares no array that a move changes."""
         copy: Canvas = object.__new__(Canvas)
         vars(copy).update(vars(self))

@@ -1,7 +1,5 @@
 """PointsTracer: the back end of primitives that moves boxes and points, and leaves pixels alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -59,7 +57,7 @@ class PointsTracer:
         self.spec, self.present = Spec(), np.ones(len(size), bool)
         self._canvas, self._orientations = Canvas(annotations, size), orientations
 
-    def fork(self) -> PointsTracer:
+    def fork(self) -> "PointsTracer":
         """Return a tracer that continues with a copy, for the steps of a view."""
         fork = self._part(self.present)
         fork._canvas = self._canvas.fork()
@@ -243,7 +241,7 @@ class PointsTracer:
             f"the operator {op} may move pixels in a way that boxes and points cannot follow"
         )
 
-    def _part(self, present: NDArray[np.bool_]) -> PointsTracer:
+    def _part(self, present: NDArray[np.bool_]) -> "PointsTracer":
         """Return a tracer of the same samples, whose calls apply to those in `present` alone."""
         part: PointsTracer = object.__new__(PointsTracer)
         vars(part).update(vars(self))

@@ -1,7 +1,5 @@
 """Ragged: the values of a batch whose samples have different numbers of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -51,7 +49,7 @@ class Ragged:
             )
 
     @classmethod
-    def from_list(cls, rows: Sequence[Tensor]) -> Ragged:
+    def from_list(cls, rows: Sequence[Tensor]) -> "Ragged":
         """Join the rows of each sample, tensors (N, ...) that are alike but for N.
 
         Raises:
@@ -111,11 +109,11 @@ class Ragged:
         padded[is_row] = self.values
         return padded, is_row
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Ragged:
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Ragged":
         """Return a copy with the values on a device; without a copy if they are there already."""
         return Ragged(self.values.to(device, non_blocking=non_blocking), self.offsets)
 
-    def pin_memory(self) -> Ragged:
+    def pin_memory(self) -> "Ragged":
         """Return a copy with the values in page-locked memory; torch's DataLoader calls this."""
         return Ragged(self.values.pin_memory(), self.offsets)
 

@@ -1,7 +1,5 @@
 """BatchStage: the checked steps of `batch:` in a config, built from the list in a YAML document."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,7 +106,7 @@ class BatchStage(Phased):
 
     entries: tuple[BatchEntry, ...] = ()
     main: tuple[str, ...] = ()
-    later: Mapping[int, BatchStage] = field(default_factory=dict)
+    later: "Mapping[int, BatchStage]" = field(default_factory=dict)
 
     @property
     def num_classes(self) -> int | None:

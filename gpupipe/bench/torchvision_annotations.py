@@ -3,8 +3,6 @@
 This is the reference of the back end that moves coordinates. Everything is float64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,7 +40,7 @@ class Annotated:
         height, width = self.points.canvas_size
         return height, width
 
-    def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Annotated:
+    def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Annotated":
         """Return the same rows after a functional of torchvision."""
         boxes = function(self.boxes, *args, **kwargs)
         points = function(self.points, *args, **kwargs)
@@ -50,17 +48,17 @@ class Annotated:
         boxes.canvas_size = points.canvas_size = self._canvas_after(function, args, kwargs)
         return replace(self, boxes=boxes, points=points)
 
-    def keep(self, is_kept: torch.Tensor) -> Annotated:
+    def keep(self, is_kept: torch.Tensor) -> "Annotated":
         """Return some of the rows."""
         boxes = wrap_boxes(self.boxes[is_kept], self.size, self.boxes.clamping_mode)
         points = KeyPoints(torch.Tensor(self.points)[is_kept], canvas_size=self.size)
         return replace(self, boxes=boxes, points=points, rows=self.rows[is_kept])
 
-    def with_boxes(self, boxes: torch.Tensor) -> Annotated:
+    def with_boxes(self, boxes: torch.Tensor) -> "Annotated":
         """Return the rows with other coordinates of the boxes."""
         return replace(self, boxes=wrap_boxes(boxes, self.size, self.boxes.clamping_mode))
 
-    def flip(self, function: Callable[..., Any]) -> Annotated:
+    def flip(self, function: Callable[..., Any]) -> "Annotated":
         """Return the same rows after a flip, with left and right points swapped."""
         flipped = self.apply(function)
         order = list(range(self.points.shape[1]))

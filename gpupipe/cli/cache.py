@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from gpupipe.cli.arguments import (
-    ByteCount,
-    ConfigName,
-    JsonFile,
-    Overrides,
-    options,
-    write_json,
-)
+from gpupipe.cli.arguments import ByteCount, ConfigName, JsonFile, Overrides, options, write_json
 from gpupipe.cli.console import Screen, format_size
 from gpupipe.cli.group import SubcommandGroup
 from gpupipe.cli.printing import announce, print_error, say

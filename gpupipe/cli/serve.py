@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from gpupipe.cli.arguments import (
-    ConfigName,
-    JsonFile,
-    Overrides,
-    options,
-    options_of,
-    write_json,
-)
+from gpupipe.cli.arguments import ConfigName, JsonFile, Overrides, options, options_of, write_json
 from gpupipe.cli.console import Screen, print_data_warning
 from gpupipe.cli.group import SubcommandGroup
 from gpupipe.cli.printing import announce, say

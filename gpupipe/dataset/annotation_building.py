@@ -1,7 +1,5 @@
 """Builds the columns of boxes and what goes with them, from one long list of annotations."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,7 +39,7 @@ class BoxList:
 
     def add_faults(
         self, kind: str, is_wrong: NDArray[np.bool_], reason: Where, faults: FaultCollector
-    ) -> BoxList:
+    ) -> "BoxList":
         """Return the list without the boxes that are wrong, which are added to `faults`.
 
         Args:

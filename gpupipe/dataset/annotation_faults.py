@@ -3,8 +3,6 @@
 A sample with such an annotation is a broken sample, as one whose image cannot be decoded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +36,7 @@ class Faults:
     reasons: StringArray
 
     @classmethod
-    def none(cls) -> Faults:
+    def none(cls) -> "Faults":
         """Return the faults of an index without any."""
         return cls(np.empty(0, np.int64), StringArray.from_strings([]))
 
@@ -56,7 +54,7 @@ class Faults:
         bounded = np.concatenate([[-1], self.rows, [count]])
         return len(self.rows) == len(self.reasons) and bool((np.diff(bounded) > 0).all())
 
-    def take(self, rows: Rows) -> Faults:
+    def take(self, rows: Rows) -> "Faults":
         """Return the faults of an index that has only the given rows, in the order of `rows`."""
         if not len(self):
             return self

@@ -4,8 +4,6 @@ The columns of local files are in file_columns.py. A source whose bytes are else
 or in a library's own files, defines a Column in its own module.
 """
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -37,7 +35,7 @@ class StringArray:
     offsets: NDArray[np.int64]
 
     @classmethod
-    def from_strings(cls, strings: Iterable[str]) -> StringArray:
+    def from_strings(cls, strings: Iterable[str]) -> "StringArray":
         encoded = [os.fsencode(string) for string in strings]
         return cls.from_ends(
             np.frombuffer(b"".join(encoded), np.uint8),
@@ -45,7 +43,7 @@ class StringArray:
         )
 
     @classmethod
-    def from_ends(cls, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> StringArray:
+    def from_ends(cls, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> "StringArray":
         """Split `data` into N strings. `ends` has the offset at which each ends, int64 (N,)."""
         return cls(data, np.concatenate([np.zeros(1, np.int64), ends]))
 
@@ -75,7 +73,7 @@ class StringArray:
         """The arrays that a fingerprint hashes: the bytes, and where each string ends."""
         return [self.data, self.offsets[1:]]
 
-    def take(self, rows: NDArray[np.int64]) -> StringArray:
+    def take(self, rows: NDArray[np.int64]) -> "StringArray":
         return StringArray.from_strings(self[int(i)] for i in rows)
 
 
@@ -101,7 +99,7 @@ class ArrayLayout:
     shapes: NDArray[np.int64] | None = None
 
     @classmethod
-    def of_shapes(cls, dtype: str, shapes: NDArray[np.int64]) -> ArrayLayout:
+    def of_shapes(cls, dtype: str, shapes: NDArray[np.int64]) -> "ArrayLayout":
         """Return the layout of N samples whose shapes are `shapes`, int64 (N, axes); N > 0."""
         if (shapes == shapes[0]).all():
             return cls(dtype, tuple(shapes[0].tolist()))
@@ -113,7 +111,7 @@ class ArrayLayout:
         assert self.shapes is not None
         return tuple(self.shapes[i].tolist())
 
-    def take(self, rows: Rows) -> ArrayLayout:
+    def take(self, rows: Rows) -> "ArrayLayout":
         return self if self.shapes is None else replace(self, shapes=self.shapes[rows])
 
 
@@ -187,7 +185,7 @@ class Column(Protocol):
         """
 
     @abstractmethod
-    def take(self, rows: Rows) -> Column:
+    def take(self, rows: Rows) -> "Column":
         """Return a column that has only the given rows, in the order of `rows`."""
 
     def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:

@@ -15,14 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray, join_strings
-from gpupipe.dataset.reading import (
-    FileSet,
-    Span,
-    open_files,
-    read_all,
-    read_spans,
-    read_states,
-)
+from gpupipe.dataset.reading import FileSet, Span, open_files, read_all, read_spans, read_states
 from gpupipe.runtime.files import is_irregular
 
 T = TypeVar("T")

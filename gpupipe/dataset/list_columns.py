@@ -1,7 +1,5 @@
 """The settings of columns of lists in the tables of sources."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -56,7 +54,7 @@ class ListColumn(pydantic.BaseModel):
     with_: str = Field(default="", alias="with")
 
     @pydantic.model_validator(mode="after")
-    def _is_boxes_or_goes_with_them(self) -> ListColumn:
+    def _is_boxes_or_goes_with_them(self) -> "ListColumn":
         if self.kind == "boxes" and (self.format not in BOX_FORMATS or self.with_):
             raise ValueError("a column of boxes has a format, xyxy, xywh or cxcywh, and no 'with'")
         if self.kind == "points" and not (

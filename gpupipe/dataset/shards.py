@@ -6,7 +6,7 @@ samples. `join_shards` builds the index from all ShardFiles.
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +19,11 @@ from pydantic import AfterValidator, Field
 from gpupipe.dataset.class_names import number_labels
 from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
+from gpupipe.dataset.file_source import FileSource
 from gpupipe.dataset.index import Index, build, spans_of
 from gpupipe.dataset.labels import join_labels
 from gpupipe.dataset.layout import default_layout, explain_wrong_layout
 from gpupipe.dataset.paths import missing_file, name_file
-from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, counted
 from gpupipe.formats.list_values import ListValues
@@ -258,28 +258,18 @@ def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> 
     Raises:
         DataError: A pattern matches no file, or a file of a numbered pattern is missing.
     """
-    return _find(patterns, lambda pattern: _find_matches(pattern, option))
+    return _find(patterns, option)
 
 
 def find_folders(patterns: str | tuple[str, ...], option: str, ending: str) -> list[Path]:
-    """List the folders, and the files with an ending, that match patterns.
-
-    Args:
-        patterns: One pattern or several, with *, ? and {000..012}.
-        option: The option that holds the patterns, for error messages.
-        ending: The ending of files.
-
-    Raises:
-        DataError: A pattern matches none.
-    """
-    return _find(patterns, lambda pattern: _find_matches(pattern, option, ending))
+    """List the folders, and the files with an ending, as `find_files` lists files."""
+    return _find(patterns, option, ending)
 
 
-def _find(patterns: str | tuple[str, ...], find: Callable[[str], list[Path]]) -> list[Path]:
+def _find(patterns: str | tuple[str, ...], option: str, ending: str = "") -> list[Path]:
     every = [patterns] if isinstance(patterns, str) else list(patterns)
-    matches = [
-        path for pattern in every for unbraced in expand_braces(pattern) for path in find(unbraced)
-    ]
+    unbraced = [one for pattern in every for one in expand_braces(pattern)]
+    matches = [path for pattern in unbraced for path in _find_matches(pattern, option, ending)]
     if len(matches) > _MAX_SHARDS:
         raise DataError(
             f"{every[0]}: {len(matches):,} shards are more than gpupipe takes ({_MAX_SHARDS:,})"
@@ -305,7 +295,7 @@ def expand_braces(pattern: str) -> list[str]:
     ]
 
 
-def _find_matches(pattern: str, option: str, ending: str = "") -> list[Path]:
+def _find_matches(pattern: str, option: str, ending: str) -> list[Path]:
     """List what matches a pattern without braces: files; with `ending`, folders and such files.
 
     Raises DataError if there is none.

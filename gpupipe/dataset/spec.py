@@ -1,18 +1,11 @@
 """Spec: the type of a field between two steps: shape, dtype, layout, kind."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from gpupipe.dataset.layout import (
-    KNOWN_AXES,
-    canonical_layout,
-    explain_wrong_layout,
-    spatial_axes,
-)
+from gpupipe.dataset.layout import KNOWN_AXES, canonical_layout, explain_wrong_layout, spatial_axes
 
 FLOATS = ("float16", "float32", "bfloat16")
 ENCODED = "bytes"
@@ -103,7 +96,7 @@ class Spec:
         height: int | None = None,
         width: int | None = None,
         dtype: str = "uint8",
-    ) -> Spec:
+    ) -> "Spec":
         """Return the spec of decoded images, in layout CHW.
 
         Pass None for a size that differs between samples.
@@ -111,7 +104,7 @@ class Spec:
         return cls((channels, height, width), dtype, "CHW")
 
     @classmethod
-    def of_array(cls, dtype: str, shape: Sequence[int | None], layout: str) -> Spec:
+    def of_array(cls, dtype: str, shape: Sequence[int | None], layout: str) -> "Spec":
         """Return the spec of arrays.
 
         Args:
@@ -127,7 +120,7 @@ class Spec:
         return cls(tuple(shape), dtype, layout, "array")
 
     @classmethod
-    def of_boxes(cls, of: str = "image", rows_with: str = "") -> Spec:
+    def of_boxes(cls, of: str = "image", rows_with: str = "") -> "Spec":
         """Return the spec of boxes, float32 (N, 4): [left, top, right, bottom] in pixels.
 
         Args:
@@ -143,7 +136,7 @@ class Spec:
         rows_with: str = "",
         count: int | None = None,
         flip_pairs: Sequence[tuple[int, int]] = (),
-    ) -> Spec:
+    ) -> "Spec":
         """Return the spec of points, float32 (N, K, 2): [x, y] in pixels.
 
         Args:
@@ -163,7 +156,7 @@ class Spec:
         rows_with: str = "",
         shape: Sequence[int | None] = (),
         visibility_of: str = "",
-    ) -> Spec:
+    ) -> "Spec":
         """Return the spec of numbers that annotations have, (N, ...), such as labels (N,).
 
         Args:
@@ -229,7 +222,7 @@ class Spec:
         return self._sizes_in(canonical_layout(self.layout))
 
     @cached_property
-    def canonical(self) -> Spec:
+    def canonical(self) -> "Spec":
         """This spec with its axes in the order of `canonical_layout`."""
         layout = canonical_layout(self.layout)
         if self.encoded or layout == self.layout:
@@ -264,7 +257,7 @@ class Spec:
 
     def with_size(
         self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None
-    ) -> Spec:
+    ) -> "Spec":
         """Return a copy with another size along the spatial axes.
 
         Args:
@@ -278,11 +271,11 @@ class Spec:
         sides = dict(zip(self.space, size, strict=True))
         return replace(self, shape=self._sizes_with(sides), pixels=pixels)
 
-    def with_channels(self, channels: int | None) -> Spec:
+    def with_channels(self, channels: int | None) -> "Spec":
         """Return a copy with another number of channels, if the layout has them."""
         return replace(self, shape=self._sizes_with({"C": channels}))
 
-    def with_values(self, values: Values) -> Spec:
+    def with_values(self, values: Values) -> "Spec":
         """Return a copy with another range of numbers, as `Pixels.values` names it."""
         return replace(self, pixels=replace(self.pixels, values=values))
 

@@ -1,7 +1,5 @@
 """Builds the index of the samples in HDF5 files or Zarr stores, from what their readers found."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -168,7 +166,7 @@ class _Rows:
     files: StringArray
 
     @classmethod
-    def of(cls, stores: Stores, name: str) -> _Rows:
+    def of(cls, stores: Stores, name: str) -> "_Rows":
         contents = stores.contents
         joined = join_rows([c.rows[name] for c in contents], [len(c.files) for c in contents])
         files = stores.make_relative([file for c in contents for file in c.files])

@@ -31,12 +31,7 @@ from gpupipe.decoders.decoder import (
     find_blame,
     find_stored_window,
 )
-from gpupipe.decoders.image_header import (
-    check_header,
-    keep_header,
-    read_header,
-    read_jpeg_sizes,
-)
+from gpupipe.decoders.image_header import check_header, keep_header, read_header, read_jpeg_sizes
 from gpupipe.errors import EngineError
 from gpupipe.runtime.installation import install_command
 from gpupipe.runtime.registry import Registry

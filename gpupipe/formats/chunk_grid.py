@@ -1,7 +1,5 @@
 """ChunkGrid: how an array is cut into chunks, and how the bytes of a chunk become numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -42,7 +40,7 @@ class ChunkGrid:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> ChunkGrid:
+    def from_json(cls, entry: Mapping[str, Any]) -> "ChunkGrid":
         """Return the grid that `to_json` returned as JSON."""
         lists = {name: tuple(entry[name]) for name in ("shape", "chunk", "codecs", "axes")}
         return cls(entry["dtype"], fill=entry["fill"], **lists)
@@ -98,7 +96,7 @@ class ChunkGrid:
         ordered = self.axes in ((), tuple(range(len(self.shape))))
         return not self.codecs and self.stored.isnative and ordered and self.holds_whole_rows
 
-    def add_axis(self) -> ChunkGrid:
+    def add_axis(self) -> "ChunkGrid":
         """Return the grid of the same array as the only row of an array."""
         axes = (0, *(axis + 1 for axis in self.axes)) if self.axes else ()
         return ChunkGrid(

@@ -1,7 +1,5 @@
 """Find the arrays of an HDF5 file, with h5py. Runs in a process of its own: libhdf5 may crash."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator
@@ -42,7 +40,7 @@ class Hdf5Store(ArrayStore):
 
     @classmethod
     @contextmanager
-    def open(cls, path: str) -> Iterator[Hdf5Store]:
+    def open(cls, path: str) -> "Iterator[Hdf5Store]":
         """Open a file, and close it at the end of the `with` block.
 
         Raises:

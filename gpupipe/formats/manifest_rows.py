@@ -3,8 +3,6 @@
 `read_parquet` reads .parquet manifests; manifest.py reads .txt, .csv and .tsv.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,7 +79,7 @@ class ManifestRows:
     weights: NDArray[Any] | None = None
     lists: dict[str, ListValues] = field(default_factory=dict)
     rest: list[dict[str, Any]] = field(default_factory=list)
-    lines: array[int] = field(default_factory=lambda: array("q"))
+    lines: "array[int]" = field(default_factory=lambda: array("q"))
 
     def __len__(self) -> int:
         return len(next(iter(self.paths.values())))

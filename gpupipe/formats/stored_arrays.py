@@ -1,7 +1,5 @@
 """What an HDF5 file or a Zarr store holds: where the numbers of each sample are in its files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from json import dumps, loads
@@ -54,13 +52,13 @@ class ChunkPlaces:
     mask: NDArray[np.int64]
 
     @classmethod
-    def make_missing(cls, count: int) -> ChunkPlaces:
+    def make_missing(cls, count: int) -> "ChunkPlaces":
         """Return the places of `count` chunks, none of which is stored."""
         zeros = np.zeros(count, np.int64)
         return cls(np.zeros(count, np.int32), np.full(count, -1, np.int64), zeros, zeros.copy())
 
     @classmethod
-    def join(cls, every: list[ChunkPlaces]) -> ChunkPlaces:
+    def join(cls, every: "list[ChunkPlaces]") -> "ChunkPlaces":
         """Concatenate places."""
         if not every:
             return cls.make_missing(0)

@@ -19,13 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import Column, read_bytes
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain, EncodedImage
-from gpupipe.decoders.decoder import (
-    CannotDecodeError,
-    Header,
-    Pixels,
-    apply_orientation,
-    as_bytes,
-)
+from gpupipe.decoders.decoder import CannotDecodeError, Header, Pixels, apply_orientation, as_bytes
 from gpupipe.engines.bad_samples import describe_damage, explain_image_failure
 from gpupipe.errors import describe_error
 from gpupipe.inspection.perceptual_hash import TILE_SIDE, hash_tiles, load_opencv, make_tile

@@ -8,8 +8,6 @@ A step reads them as `image.annotations` in `Step.decide` and `Step.lower`. Arra
 all samples of the batch. A step changes only rows of the samples in `image.present`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -37,7 +35,7 @@ class _Rows:
     positions: NDArray[np.int64]
 
     @classmethod
-    def of(cls, offsets: NDArray[np.int64]) -> _Rows:
+    def of(cls, offsets: NDArray[np.int64]) -> "_Rows":
         counts = np.diff(offsets)
         return cls(np.repeat(np.arange(len(counts)), counts), np.arange(int(offsets[-1])))
 
@@ -136,7 +134,7 @@ class Annotations:
                 return other
         return None
 
-    def fork(self) -> Annotations:
+    def fork(self) -> "Annotations":
         """Return a copy for the steps of a view. It shares no array that a step may change."""
         copy: Annotations = object.__new__(Annotations)
         vars(copy).update(vars(self))

@@ -123,21 +123,7 @@ class Entry(BaseEntry[Step]):
         ids: NDArray[np.int64],
         repeats: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Draw the step's parameters for a batch.
-
-        Args:
-            seed: The loader's seed.
-            epoch: The epoch, from 0.
-            ids: The samples' rows in the index, int64 (B,).
-            repeats: How often each sample occurred earlier in the epoch, int64 (B,); None if no
-                sample did.
-
-        Returns:
-            Arrays by name, each with B as its first axis.
-
-        Raises:
-            StepError: If the step's `sample` raises, or returns an array of another length than B.
-        """
+        """Return the step's parameters for a batch, by name: see `draw_parameters`."""
         (parameters,) = draw_parameters([[self]], seed, epoch, ids, repeats)
         return parameters
 
@@ -208,7 +194,7 @@ def draw_parameters(
     ids: NDArray[np.int64],
     repeats: NDArray[np.int64] | None = None,
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Draw the parameters of several steps for a batch; yield those of each: see Entry.parameters.
+    """Draw the parameters of several steps for a batch, and yield those of each.
 
     The uniform draws of all steps are computed at once.
 
@@ -218,7 +204,14 @@ def draw_parameters(
         seed: The loader's seed.
         epoch: The epoch, from 0.
         ids: The samples' rows in the index, int64 (B,).
-        repeats: As for Entry.parameters.
+        repeats: How often each sample occurred earlier in the epoch, int64 (B,); None if no sample
+            did.
+
+    Yields:
+        Arrays by name, each with B as its first axis.
+
+    Raises:
+        StepError: A step's `sample` raises, or returns an array of another length than B.
     """
     streams = [entry.stream for entries in steps for entry in entries]
     joined = [len(entries) for entries in steps]

@@ -1,7 +1,5 @@
 """What a function of the user's returns for each image: declared, or learned from drawn images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -54,7 +52,9 @@ class Returns(pydantic.BaseModel):
         return output if self.size is None else output.with_size(self.size)
 
     @classmethod
-    def of_outputs(cls, input_spec: Spec, images: Sequence[Any], outputs: Sequence[Any]) -> Returns:
+    def of_outputs(
+        cls, input_spec: Spec, images: Sequence[Any], outputs: Sequence[Any]
+    ) -> "Returns":
         """Return what a function returns, from its outputs for two drawn images."""
         first = outputs[0]
         dtype = str(first.dtype).removeprefix("torch.")

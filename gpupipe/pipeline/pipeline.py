@@ -1,7 +1,5 @@
 """Pipeline: the checked steps of a config, in order."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,7 +37,7 @@ class Pipeline(Phased):
     fields: Mapping[str, Spec] = field(default_factory=lambda: IMAGE)
     views: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, Spec] = field(default_factory=dict)
-    later: Mapping[int, Pipeline] = field(default_factory=dict)
+    later: "Mapping[int, Pipeline]" = field(default_factory=dict)
 
     @property
     def main(self) -> str:
@@ -131,7 +129,7 @@ class Pipeline(Phased):
             by_field.setdefault(entry.field, []).append(entry)
         return by_field
 
-    def first_steps(self, count: int) -> Pipeline:
+    def first_steps(self, count: int) -> "Pipeline":
         """Return a pipeline of only the first steps.
 
         Args:
@@ -155,7 +153,7 @@ class Pipeline(Phased):
             later={epoch: p.first_steps(count) for epoch, p in self.later.items()},
         )
 
-    def without_entries(self, numbers: Collection[int]) -> Pipeline:
+    def without_entries(self, numbers: Collection[int]) -> "Pipeline":
         """Return a pipeline without the entries at these positions, in all epochs."""
         return replace(
             self,

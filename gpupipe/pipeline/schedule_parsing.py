@@ -1,7 +1,5 @@
 """Parses one schedule of a YAML document, or reports its mistakes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +41,7 @@ class Schedule:
     """
 
     begin: Number | None
-    end: Number | Schedule
+    end: "Number | Schedule"
     first: int
     last: int
 

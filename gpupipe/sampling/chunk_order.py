@@ -10,8 +10,6 @@ function of the seed and the pass alone, and each sample comes once. It is no fu
 samples of one chunk are never further apart than the window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -33,7 +31,7 @@ class ChunkOrdered(Protocol):
     def is_ordered_by_chunks(self) -> bool:
         """Whether the user asks for such an order."""
 
-    def chunk_order(self, index: Index) -> ChunkOrder | None:
+    def chunk_order(self, index: Index) -> "ChunkOrder | None":
         """Return the order of the samples in a shuffled pass; None for a full permutation."""
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from gpupipe.dataset.file_source import FileSource
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.paths import make_relative, missing_file, name_file, resolve_root
-from gpupipe.dataset.source import FileSource, Progress
+from gpupipe.dataset.source import Progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, shown
 from gpupipe.runtime.files import open_regular

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field
 from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
+from gpupipe.dataset.file_source import FileSource
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.list_annotations import annotate_index
 from gpupipe.dataset.list_columns import (
@@ -25,7 +26,7 @@ from gpupipe.dataset.list_columns import (
     split_fields,
 )
 from gpupipe.dataset.shards import name_shard
-from gpupipe.dataset.source import FileSource, Progress, ignore_progress
+from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import arrow_columns

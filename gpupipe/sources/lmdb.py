@@ -12,11 +12,12 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
+from gpupipe.dataset.file_source import FileSource
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.paths import check_manifest_path, missing_file
 from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import name_shard
-from gpupipe.dataset.source import FileSource, Progress
+from gpupipe.dataset.source import Progress
 from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import DataError, counted, short
 from gpupipe.formats import lmdb_keys, manifest

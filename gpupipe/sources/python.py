@@ -1,7 +1,5 @@
 """python: A data set of the user's, any object with `__len__` and `__getitem__`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +19,7 @@ from gpupipe.schema.function_name import is_name
 from gpupipe.sources.helpers.coco_specs import COCO_SPECS
 from gpupipe.sources.helpers.dataset_origin import DatasetOrigin
 from gpupipe.sources.helpers.item_parts import AUTO, LABEL, PartChoice
-from gpupipe.sources.helpers.item_reader import (
-    ItemColumn,
-    ItemReader,
-    explain_object,
-    number_names,
-)
+from gpupipe.sources.helpers.item_reader import ItemColumn, ItemReader, explain_object, number_names
 from gpupipe.sources.helpers.item_workers import ItemWorkers
 from gpupipe.sources.helpers.known_datasets import (
     Labels,
@@ -93,7 +86,7 @@ class PythonDataset(Source):
     timeout: Annotated[float, Field(gt=0, le=86_400), NUMBER] = 60.0
 
     _folder: Path | None = PrivateAttr(None)
-    _open: _OpenDataset | None = PrivateAttr(None)
+    _open: "_OpenDataset | None" = PrivateAttr(None)
 
     @pydantic.model_validator(mode="after")
     def _keep_folder(self, info: pydantic.ValidationInfo) -> Self:
@@ -113,7 +106,7 @@ class PythonDataset(Source):
         return options
 
     @property
-    def _opened(self) -> _OpenDataset:
+    def _opened(self) -> "_OpenDataset":
         """The data set, which is opened once. Raises DataError if it cannot be."""
         if self._open is None:
             origin = DatasetOrigin(self.call, self.args, self._folder)
@@ -173,7 +166,7 @@ class _OpenDataset:
     @classmethod
     def of(
         cls, origin: DatasetOrigin, choice: PartChoice, count: int, timeout: float
-    ) -> _OpenDataset:
+    ) -> "_OpenDataset":
         dataset = origin.open()
         count_items(dataset, origin.name)
         if choice == PartChoice():

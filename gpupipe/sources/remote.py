@@ -22,12 +22,7 @@ from gpupipe.cache.shard_column import ShardColumn, create_column
 from gpupipe.cache.shard_files import min_shard_bytes
 from gpupipe.cache.stored_fill import refuse_small_cache
 from gpupipe.cache.stored_formats import create_error, create_source, find_format
-from gpupipe.cache.stored_index import (
-    StoredIndex,
-    StoredLocations,
-    create_index,
-    read_one_shard,
-)
+from gpupipe.cache.stored_index import StoredIndex, StoredLocations, create_index, read_one_shard
 from gpupipe.cache.training_run import TrainingRun
 from gpupipe.cache.waiting import explain_too_large
 from gpupipe.cache.worker_pool import IdleWorker, WorkerPool, list_dataset

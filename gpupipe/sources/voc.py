@@ -11,10 +11,11 @@ from pydantic import AfterValidator, Field
 
 from gpupipe.dataset.annotation_building import BoxList
 from gpupipe.dataset.annotation_faults import UNKNOWN_CLASS, UNREADABLE, FaultCollector
+from gpupipe.dataset.file_source import FileSource
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.paths import missing_file, name_file, resolve_root
 from gpupipe.dataset.reading import read_each
-from gpupipe.dataset.source import FileSource, Progress
+from gpupipe.dataset.source import Progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, did_you_mean, shown
 from gpupipe.formats.voc import MAX_BYTES, VocImage, parse_voc

@@ -17,13 +17,7 @@ from gpupipe.dataset.list_annotations import AnnotatedShards
 from gpupipe.dataset.list_columns import ListColumn, check_fields, find_label, split_fields
 from gpupipe.dataset.npy_fields import ArrayFormat, locate_arrays, read_header
 from gpupipe.dataset.reading import map_file
-from gpupipe.dataset.shards import (
-    ByteRanges,
-    ShardFile,
-    array_spec,
-    find_files,
-    name_shard,
-)
+from gpupipe.dataset.shards import ByteRanges, ShardFile, array_spec, find_files, name_shard
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import npy, tar
 from gpupipe.formats.list_values import ListPlace, read_json_lists

@@ -12,11 +12,11 @@ from pydantic import Field
 from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS, get_suffixes
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
+from gpupipe.dataset.file_source import FileSource
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.dataset.reading import map_file, read_rows_in_parallel
 from gpupipe.dataset.shards import find_files, name_shard
-from gpupipe.dataset.source import FileSource
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import check_size, zip_directory
 from gpupipe.formats.zip_directory import ZipMember

@@ -3,8 +3,6 @@
 They are random_resize, random_shortest_size and scale_jitter.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np
@@ -71,7 +69,7 @@ class RandomResize(ResizingStep):
     example = {"min_size": 128, "max_size": 384}
 
     @model_validator(mode="after")
-    def _check_sizes(self) -> RandomResize:
+    def _check_sizes(self) -> "RandomResize":
         if self.max_size <= self.min_size:
             raise ValueError(
                 f"max_size is {self.max_size}, but must be larger than min_size, {self.min_size}: "
@@ -119,7 +117,7 @@ class RandomShortestSize(ResizingStep):
     example = {"min_size": [128, 192, 256]}
 
     @model_validator(mode="after")
-    def _check_sizes(self) -> RandomShortestSize:
+    def _check_sizes(self) -> "RandomShortestSize":
         if self.max_size is not None and max(self.min_size) > self.max_size:
             raise ValueError(
                 f"min_size has {max(self.min_size)}, but the longer side is at most max_size, "

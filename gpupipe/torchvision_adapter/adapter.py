@@ -1,7 +1,5 @@
 """from_torchvision() turns a torchvision Compose into the steps of a pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -101,7 +99,7 @@ class _Adapted:
 
     item: Any
     where: str
-    nested: Sequence[_Adapted] = ()
+    nested: "Sequence[_Adapted]" = ()
 
     def list_places(self, loc: Loc) -> dict[Loc, str]:
         """Return a dict from the paths of this item and of all nested ones to their `where`.

@@ -1,18 +1,9 @@
-import io
-from typing import Any
-
 import numpy as np
 import pydantic
 import pytest
-from numpy.typing import NDArray
 
 from gpupipe.dataset.npy_fields import ArrayFormat, locate_arrays, read_header
-
-
-def npy(array: NDArray[Any]) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
+from helpers.image_files import npy
 
 
 def test_the_numbers_are_located_behind_the_headers() -> None:

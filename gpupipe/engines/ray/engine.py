@@ -26,12 +26,7 @@ from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job
 from gpupipe.engines.batch import labels_and_values
-from gpupipe.engines.last_steps import (
-    BatchFinisher,
-    find_larger_output,
-    find_tail,
-    leave_steps,
-)
+from gpupipe.engines.last_steps import BatchFinisher, find_larger_output, find_tail, leave_steps
 from gpupipe.engines.ray.cluster import connect, count_workers
 from gpupipe.engines.ray.dispatcher import Autoscaler, PlanDispatcher
 from gpupipe.engines.ray.pool import RayWorkerPool

@@ -1,7 +1,5 @@
 """The base of the sources hdf5 and zarr: their options, specs, order and index."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +13,9 @@ from pydantic import Field, PrivateAttr, model_validator
 from gpupipe.dataset.array_specs import Layout, build_array_spec
 from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import Column
+from gpupipe.dataset.file_source import FileSource
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.source import FileSource, Progress, ignore_progress
+from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.dataset.store_index import Stores, build_index
 from gpupipe.decoders.image_header import read_header
@@ -87,7 +86,7 @@ class ArrayStoreSource(FileSource):
     _reader: StoreReader | None = PrivateAttr(None)
 
     @model_validator(mode="after")
-    def _options_fit(self) -> ArrayStoreSource:
+    def _options_fit(self) -> "ArrayStoreSource":
         if self.buffer is not None and self.order == "rows":
             raise ValueError("buffer is for order: chunks: set that, or leave buffer out")
         if self.chunk_cache < _MIN_CACHE_BYTES:

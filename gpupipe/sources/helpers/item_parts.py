@@ -8,8 +8,6 @@ Pixels of Pillow become image files that hold them as they are (PNM), so that im
 size, and every pipeline begins with `decode`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -81,22 +79,16 @@ class ItemPart:
                     "an image: bytes, a path or a PIL image"
                 )
             return encoded
+        dtype, shape, advice = self.layout.dtype, self.layout.shape, ""
         array = as_numbers(value)
         if array is not None and not array.ndim:  # 1 in place of 1.0, or int32 in place of int64
-            array = _cast(array, self.layout.dtype)
-        if array is None or (array.dtype.name, array.shape) != (
-            self.layout.dtype,
-            self.layout.shape,
-        ):
-            is_pixels = array is not None and array.ndim > 1 and array.dtype == np.uint8
-            advice = (
-                "; images that differ in size are PIL images, such as Image.fromarray(array)"
-                if is_pixels
-                else ""
-            )
+            array = _cast(array, dtype)
+        if array is None or (array.dtype.name, array.shape) != (dtype, shape):
+            if array is not None and array.ndim > 1 and array.dtype == np.uint8:
+                advice = "; images that differ in size are PIL images, as of Image.fromarray(array)"
             raise ValueError(
                 f"its '{self.name}' is {describe_value(value)}, but that of the first item is "
-                f"{self.layout.dtype} {self.layout.shape}{advice}"
+                f"{dtype} {shape}{advice}"
             )
         return array.reshape(-1).view(np.uint8)
 
@@ -106,12 +98,8 @@ class ItemPart:
         Raises:
             ValueError: As `encode`.
         """
-        layout = self.layout
-        if (
-            layout is not None
-            and not layout.shape
-            and set(map(type, values)) == {_NUMBERS.get(layout.dtype)}
-        ):
+        layout, types = self.layout, set(map(type, values))
+        if layout is not None and not layout.shape and types == {_NUMBERS.get(layout.dtype)}:
             with suppress(OverflowError):  # int64 lacks the number: `encode` says so
                 return list(np.array(values, layout.dtype)[:, None].view(np.uint8))
         return [self.encode(value) for value in values]
@@ -229,7 +217,7 @@ class PartChoice:
         parts.sort(key=lambda part: part.key != main)
         return parts if label is _NOTHING else [*parts, _learn_part(LABEL, label, values[label])]
 
-    def without_label(self, parts: Sequence[ItemPart]) -> PartChoice:
+    def without_label(self, parts: Sequence[ItemPart]) -> "PartChoice":
         """Return the choice of the same fields, by name, without the label.
 
         Args:

@@ -8,8 +8,6 @@ and the other parts wait for the reads that follow. A lock keeps two threads fro
 set at once: most are not thread-safe, such as one that seeks in an open file.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -203,7 +201,7 @@ class ItemColumn(Column):
         rows: The item of each row, int64 (N,); None: all items in order.
     """
 
-    reader: ItemReader | AbsentReader
+    reader: "ItemReader | AbsentReader"
     part: str
     fingerprint: str
     array: ArrayLayout | None = None
@@ -227,7 +225,7 @@ class ItemColumn(Column):
         text = np.frombuffer(self.fingerprint.encode(), np.uint8)
         return [text] if self.rows is None else [text, self.rows]
 
-    def take(self, rows: Rows) -> ItemColumn:
+    def take(self, rows: Rows) -> "ItemColumn":
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
 

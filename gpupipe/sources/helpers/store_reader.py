@@ -1,7 +1,5 @@
 """Reads the contents of HDF5 files and Zarr stores in child processes, which may crash."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -46,7 +44,7 @@ class StoreReader:
             self._idle.put(None)
         self._end = weakref.finalize(self, _end_children, self._idle)
 
-    def __enter__(self) -> StoreReader:
+    def __enter__(self) -> "StoreReader":
         return self
 
     def __exit__(self, *_: object) -> None:
