@@ -6,8 +6,6 @@ take two epochs. The batches must be those of the local engine, to the bit, and 
 Usage: python tests/ray_schedules.py [--count 50] [--seed 0]
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import random
@@ -56,7 +54,7 @@ class Schedule:
     events: list[tuple[int, str]]
 
     @classmethod
-    def draw(cls, seed: int) -> Schedule:
+    def draw(cls, seed: int) -> "Schedule":
         dice = random.Random(seed)
         trainers = dice.choice([1, 1, 1, 2])
         batch_size = dice.choice([3, 4, 5])

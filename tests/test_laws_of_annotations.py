@@ -3,9 +3,7 @@ resume, from a server and from Ray.
 """
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,10 @@ import gpupipe
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.service import Server
 from helpers.annotated_folder import POINTS, RAGGED, assert_equal, by_sample, load
-from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
+from helpers.loaders import ENGINES_AND_BATCHES
+from helpers.ray_cluster import RayCluster
+from helpers.ray_cluster import cluster as cluster  # noqa: PLC0414  # a fixture
+from helpers.served import running
 from helpers.small_images import shrink_all
 
 STEPS: list[Any] = [
@@ -33,6 +34,7 @@ STEPS: list[Any] = [
     {"resize": {"size": [32, 44]}},
     {"to_dtype": {"dtype": "float32", "scale": True}},
 ]
+IN_PROCESS = {"engine": "dataloader", "batch_size": 11, "workers": 0}
 Samples = dict[int, dict[str, Any]]
 
 
@@ -55,17 +57,7 @@ def test_the_data_has_samples_without_boxes(alone: Samples) -> None:
     assert set(RAGGED) < set(next(iter(alone.values())))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"engine": "cpu", "batch_size": 60, "threads": 2},
-        {"engine": "cpu", "batch_size": 7, "shuffle": False, "prefetch": 5},
-        {"engine": "dali", "batch_size": 13},
-        {"engine": "dataloader", "batch_size": 11, "workers": 0},
-        {"engine": "dataloader", "batch_size": 11, "workers": 2},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [*ENGINES_AND_BATCHES, IN_PROCESS], ids=str)
 def test_annotations_depend_neither_on_the_engine_nor_on_the_batch(
     root: Path, alone: Samples, options: dict[str, Any]
 ) -> None:
@@ -112,17 +104,8 @@ def test_annotations_do_not_depend_on_the_decoded_cache(
             assert_equal(by_sample(loader), alone)
 
 
-@contextmanager
-def serving(loader: gpupipe.Loader, **options: Any) -> Iterator[Server]:
-    """A server of a loader in a thread of this process."""
-    with Server(loader, ServerOptions(address="tcp://127.0.0.1:0", **options)) as server:
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.stop()
-            thread.join()
+def serving(loader: gpupipe.Loader, **options: Any) -> AbstractContextManager[Server]:
+    return running(Server(loader, ServerOptions(address="tcp://127.0.0.1:0", **options)))
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
@@ -140,12 +123,6 @@ def test_a_server_delivers_the_same_annotations(
         del batch
         loader.sampler.set_epoch(0)
         assert_equal(by_sample(loader), alone)
-
-
-@pytest.fixture
-def cluster() -> Iterator[RayCluster]:
-    yield shared_cluster()
-    assert_nothing_left()
 
 
 @pytest.mark.parametrize("ship", ["batch", "uint8"])

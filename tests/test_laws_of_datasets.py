@@ -3,7 +3,6 @@ a resume, from a server and from Ray.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import gpupipe
 from helpers import served, user_datasets
 from helpers.full_product import IS_FULL
 from helpers.loaders import ENGINES_AND_BATCHES
-from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
+from helpers.ray_cluster import RayCluster
+from helpers.ray_cluster import cluster as cluster  # noqa: PLC0414  # a fixture
 from helpers.small_images import shrink_all
 from helpers.user_datasets import Faces
 
@@ -118,12 +118,6 @@ def test_a_server_delivers_the_same_samples(config: Path, alone: Samples) -> Non
         gpupipe.connect(server.address, ids=True, device="cpu") as connected,
     ):
         assert_equal(read(connected), alone)
-
-
-@pytest.fixture
-def cluster() -> Iterator[RayCluster]:
-    yield shared_cluster()
-    assert_nothing_left()
 
 
 @pytest.mark.skipif(not IS_FULL, reason="starts a Ray cluster: GPUPIPE_TEST_ALL=1")

@@ -4,7 +4,6 @@ after a resume, from a server and from Ray.
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import gpupipe
 from helpers import served, user_functions
 from helpers.full_product import IS_FULL
 from helpers.loaders import ENGINES_AND_BATCHES, loading
-from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
+from helpers.ray_cluster import RayCluster
+from helpers.ray_cluster import cluster as cluster  # noqa: PLC0414  # a fixture
 from helpers.reference import by_id
 from helpers.small_images import shrink_all
 
@@ -147,12 +147,6 @@ def test_a_server_delivers_the_same_images_to_a_client_without_the_module(
         gpupipe.connect(server.address, ids=True, device="cpu", collate=collate) as connected,
     ):
         assert_equal({id: 255 - image for id, image in by_id(connected).items()}, expected)
-
-
-@pytest.fixture
-def cluster() -> Iterator[RayCluster]:
-    yield shared_cluster()
-    assert_nothing_left()
 
 
 @pytest.mark.skipif(not IS_FULL, reason="starts a Ray cluster: GPUPIPE_TEST_ALL=1")

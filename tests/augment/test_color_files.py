@@ -3,7 +3,6 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +11,10 @@ import torch
 import gpupipe
 from gpupipe.augment.color_ops import COLOR_OPS
 from helpers.arrays import saved
+from helpers.loaders import ENGINES
 from helpers.plugin import install
 
 ROOT = Path(__file__).parents[2]
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 PLUGIN = """
 from typing import ClassVar
 

@@ -13,17 +13,13 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.pipeline.step_registry import STEPS
 from helpers.every_step import COLORS
+from helpers.loaders import ENGINES
 from helpers.many_fields import loaded, make, samples
 from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
 
 ANY_VALUES = {"gaussian_blur", "random_channel_permutation", "rgb"}
 """They copy or average numbers, whatever their range."""
 UINT8 = {"jpeg", "random_equalize", "random_posterize"}
-ENGINES = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 
 
 def example(name: str) -> ColorStep:

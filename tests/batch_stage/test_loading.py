@@ -15,12 +15,8 @@ import torch
 import gpupipe
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.errors import ConfigError, StateError
+from helpers.loaders import ENGINES
 
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 Batches = list[dict[str, torch.Tensor]]
 
 

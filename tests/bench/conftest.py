@@ -27,6 +27,15 @@ def cli() -> Any:
     return run_command
 
 
+@pytest.fixture
+def config(faces: Path, tmp_path: Path) -> Path:
+    """A file with the pipeline `affine`, for the faces."""
+    file = tmp_path / "config.yaml"
+    loader = "loader: {batch_size: 16, device: cpu}"
+    file.write_text(f"data: {{source: folder, root: {faces}}}\npipeline: affine\n{loader}\n")
+    return file
+
+
 @pytest.fixture(scope="session")
 def report_config(faces: Path) -> Config:
     return configs.read(

@@ -16,16 +16,6 @@ from gpupipe.engines import registry
 from helpers.forked_python import executable
 
 
-@pytest.fixture
-def config(faces: Path, tmp_path: Path) -> Path:
-    file = tmp_path / "config.yaml"
-    file.write_text(
-        f"data: {{source: folder, root: {faces}}}\npipeline: affine\nloader: {{batch_size: "
-        f"16, device: cpu}}\n"
-    )
-    return file
-
-
 def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path, cli: Any) -> None:
     done = cli(
         config.parent,

@@ -28,16 +28,6 @@ ALL_STEPS = [
 ]
 
 
-@pytest.fixture
-def config(faces: Path, tmp_path: Path) -> Path:
-    file = tmp_path / "config.yaml"
-    file.write_text(
-        f"data: {{source: folder, root: {faces}}}\npipeline: affine\nloader: {{batch_size: "
-        f"16, device: cpu}}\n"
-    )
-    return file
-
-
 @pytest.mark.parametrize("engine", ["dali", "cpu"])
 def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path, engine: str) -> None:
     checked = configs.read(

@@ -13,8 +13,9 @@ from gpupipe import config as configs
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.testing import check_loader
-from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load
+from helpers.cached_loading import STEPS, Config, complete, ids, load
 from helpers.full_product import IS_FULL
+from helpers.loaders import ENGINES
 
 
 def test_a_store_will_be_listed_until_it_is(config: Config) -> None:

@@ -11,7 +11,8 @@ import gpupipe
 from gpupipe.cache import evict, listing
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
-from helpers.cached_loading import ENGINES, Config, complete, ids, load
+from helpers.cached_loading import Config, complete, ids, load
+from helpers.loaders import ENGINES
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)

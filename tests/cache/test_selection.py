@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import gpupipe
-from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load
+from helpers.cached_loading import STEPS, Config, complete, ids, load
+from helpers.loaders import ENGINES
 
 SELECTIONS: list[dict[str, Any]] = [
     {"repeats": 3},

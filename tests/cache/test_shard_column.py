@@ -12,7 +12,8 @@ import pytest
 import gpupipe
 from gpupipe.cache import shard_files
 from gpupipe.cache.cache_folder import CacheFolder
-from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load, waited
+from helpers.cached_loading import STEPS, Config, complete, ids, load, waited
+from helpers.loaders import ENGINES
 
 WORKERS: list[dict[str, Any]] = [*ENGINES[:2], {"engine": "dataloader", "workers": 2}]
 

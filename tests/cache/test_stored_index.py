@@ -18,9 +18,10 @@ from gpupipe.cache.settings import CacheOptions
 from gpupipe.cache.stored_fill import name_of
 from gpupipe.testing import check_loader
 from helpers.cache_contents import disk_size
-from helpers.cached_loading import ENGINES, Config, complete, ids, load
+from helpers.cached_loading import Config, complete, ids, load
 from helpers.faulty_store import serve
 from helpers.full_product import IS_FULL
+from helpers.loaders import ENGINES
 from helpers.stored_shards import NAMES, PATTERN, cached, write_tar
 
 WORKERS = [*ENGINES[:2], {"engine": "dataloader", "workers": 2}]

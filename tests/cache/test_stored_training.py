@@ -11,9 +11,10 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
-from helpers.cached_loading import ENGINES, Config, ids, load
+from helpers.cached_loading import Config, ids, load
 from helpers.faulty_store import serve
 from helpers.full_product import IS_FULL
+from helpers.loaders import ENGINES
 from helpers.stored_shards import WRITERS, cached
 
 SIZES = (7, 9, 8, 6)

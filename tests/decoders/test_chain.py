@@ -17,19 +17,13 @@ from gpupipe.decoders.decoder import CannotDecodeError, DeclinedError, Decoder, 
 from gpupipe.errors import EngineError
 from gpupipe.runtime.installation import find_extension
 from helpers import plugin
-from helpers.image_files import encoded
+from helpers.image_files import encoded, turned
 from helpers.reference import by_id
 
 PLAIN = DecodeOptions()
 TURNED = DecodeOptions(apply_exif=True)
 PICTURE = Image.linear_gradient("L").resize((30, 20)).convert("RGB")
 LEVELS = np.asarray(PICTURE)
-
-
-def turned(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
 
 
 class Stub(Decoder):

@@ -15,6 +15,7 @@ from gpupipe.decoders import image_header
 from gpupipe.decoders.decoder import Header
 from gpupipe.decoders.image_header import read_header
 from helpers import image_files
+from helpers.image_files import turned
 
 PICTURE = Image.linear_gradient("L").resize((70, 50)).convert("RGB")
 ARITHMETIC = Path(__file__).parents[1] / "data" / "arithmetic.jpg"
@@ -22,12 +23,6 @@ ARITHMETIC = Path(__file__).parents[1] / "data" / "arithmetic.jpg"
 
 def encoded(form: str, image: Image.Image = PICTURE, **options: Any) -> bytes:
     return image_files.encoded(image, form, **options)
-
-
-def turned(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
 
 
 def animated(form: str) -> bytes:

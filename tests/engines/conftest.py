@@ -7,15 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.corrupt_images import (
-    AUGMENT,
-    SIDE,
-    SLOTS,
-    epoch,
-    ids,
-    load,
-    sample,
-)
+from helpers.corrupt_images import AUGMENT, SIDE, SLOTS, epoch, ids, load, sample
 from helpers.small_images import copy_some, shrink_all
 
 

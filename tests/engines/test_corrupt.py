@@ -12,15 +12,7 @@ import gpupipe
 from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.engines.bad_samples import describe_damage
-from helpers.corrupt_images import (
-    BAD,
-    IRREGULAR,
-    change,
-    epoch,
-    ids,
-    load,
-    sample,
-)
+from helpers.corrupt_images import BAD, IRREGULAR, change, epoch, ids, load, sample
 from helpers.image_files import encoded
 
 

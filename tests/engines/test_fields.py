@@ -17,13 +17,8 @@ from gpupipe.bench.plan import facts
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.loading.assembly import resolve
+from helpers.loaders import ENGINES
 from helpers.many_fields import COUNT, SIDE, STEPS, loaded, make, samples
-
-ENGINES = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 
 
 @pytest.fixture

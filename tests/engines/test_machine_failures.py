@@ -14,19 +14,16 @@ from nvidia.dali import fn
 
 import gpupipe
 from gpupipe import config
-from gpupipe.engines.base import Job
-from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.operators.dtypes import find_refused_dtype
 from gpupipe.engines.dali.operators.trial import KnownGood
-from gpupipe.loader import Loader
-from gpupipe.loading.assembly import LoaderParts, create_sampler
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Step
 from gpupipe.runtime.failures import machine_errors, machine_failure
-from gpupipe.runtime.progress import ignore_progress
 from helpers.broken_machine import run_on_broken_machine
 from helpers.cut_jpegs import jpeg
+from helpers.dali_loaders import load_on_dali
+from helpers.loaders import ENGINES
 
 # --- words
 
@@ -180,15 +177,10 @@ def fill(root: Path, side: int) -> None:
 
 
 ON_ERROR = [{"on_error": "raise"}, {"on_error": "skip", "max_bad": 1.0}]
-LOADERS = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)
-@pytest.mark.parametrize("engine", LOADERS, ids=str)
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_without_memory_no_sample_is_to_blame(
     root: Path, engine: dict[str, Any], on_error: dict[str, Any]
 ) -> None:
@@ -200,7 +192,7 @@ def test_without_memory_no_sample_is_to_blame(
 
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)
-@pytest.mark.parametrize("engine", LOADERS, ids=str)
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_without_open_files_no_sample_is_to_blame(
     root: Path, engine: dict[str, Any], on_error: dict[str, Any]
 ) -> None:
@@ -268,15 +260,7 @@ def test_what_an_operator_does_not_take_is_no_samples_fault(
         batch_size=4,
         **on_error,
     )
-    index = checked.source.index(ignore_progress)
-    with Loader(
-        LoaderParts(
-            checked,
-            index,
-            create_sampler(checked, index),
-            DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None),
-        )
-    ) as loader:
+    with load_on_dali(checked) as loader:
         said = (
             r"an operator of DALI does not take what a step gave it: Unsupported input type: "
             r"float16\. Write 'to_dtype: \{dtype: float32\}'"

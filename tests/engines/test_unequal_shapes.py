@@ -1,6 +1,5 @@
 """Images of unequal size, as lists and padded, on every engine and over every transport."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from gpupipe.engines.cpu import samples, stages
 from gpupipe.runtime.installation import find_extension
 from helpers import annotated_folder
 from helpers.loaders import load
-from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
+from helpers.ray_cluster import RayCluster
+from helpers.ray_cluster import cluster as cluster  # noqa: PLC0414  # a fixture
 from helpers.served import serving
 
 STEPS: list[Any] = [
@@ -137,12 +137,6 @@ def test_a_server_sends_unequal_images(
         gpupipe.connect(server.address, transport=transport, ids=True, device="cpu") as loader,
     ):
         assert_same(images_of(loader), alone)
-
-
-@pytest.fixture
-def cluster() -> Iterator[RayCluster]:
-    yield shared_cluster()
-    assert_nothing_left()
 
 
 def test_ray_sends_unequal_images(

@@ -12,14 +12,10 @@ from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.cpu.lowering import StepLowering
 from helpers.jpeg_kinds import encode, several_scans
+from helpers.loaders import ENGINES
 from helpers.reference import emitted
 from helpers.served import serving
 
-ENGINES = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 NAMES = ["global_0", "global_1", "local"]
 PIPELINE = {
     "steps": ["decode", {"random_horizontal_flip": {"p": 0.5}}],

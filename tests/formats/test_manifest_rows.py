@@ -3,12 +3,7 @@
 import pytest
 
 from gpupipe.errors import DataError
-from gpupipe.formats.manifest_rows import (
-    ManifestColumns,
-    ManifestRows,
-    check_header,
-    count_row,
-)
+from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows, check_header, count_row
 
 WANTED = ManifestColumns(
     {"image": "file", "mask": "mask"}, "class", values={"age": "years"}, weight="w"

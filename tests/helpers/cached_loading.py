@@ -11,13 +11,6 @@ from gpupipe.cache.cache_folder import CacheFolder
 STEPS = ["decode", {"random_crop": {"size": 64}}]
 
 
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
-
-
 Config = Callable[..., dict[str, Any]]
 
 

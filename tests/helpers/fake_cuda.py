@@ -6,8 +6,6 @@ thread. What it does is CUDA's, as torch 2.11 and CUDA 12 and 13 do it: the curr
 thread is GPU 0, cudaSetDevice makes a context, and a call that asks makes none.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -104,7 +102,7 @@ class FakeCuda:
             self._of_thread.target = number
         return before
 
-    def _stream(self, device: Any = None, **place: int) -> FakeStream:
+    def _stream(self, device: Any = None, **place: int) -> "FakeStream":
         if place:
             return FakeStream(self, place["device_index"], place["stream_id"])
         with torch.cuda.device(device):
@@ -133,10 +131,10 @@ class FakeStream:
         self._cuda, self.device_index, self.stream_id = cuda, device_index, stream_id
         self.device = torch.device("cuda", device_index)
 
-    def record_event(self) -> FakeEvent:
+    def record_event(self) -> "FakeEvent":
         return FakeEvent()
 
-    def wait_event(self, event: FakeEvent) -> None:
+    def wait_event(self, event: "FakeEvent") -> None:
         """Nothing is queued."""
 
     def synchronize(self) -> None:

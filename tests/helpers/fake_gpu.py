@@ -5,8 +5,6 @@ Tensors are torch's FakeTensors, which have shapes and devices and no numbers. F
 refuses operators whose tensors are on different devices, as a GPU does.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -39,7 +37,7 @@ class FakeGpu(TorchDispatchMode):
         self._pinned: list[torch.Tensor] = []
         self._modes = ExitStack()
 
-    def __enter__(self) -> FakeGpu:
+    def __enter__(self) -> "FakeGpu":
         self._modes.enter_context(FakeTensorMode())
         super().__enter__()
         return self

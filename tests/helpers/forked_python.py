@@ -15,8 +15,6 @@ that does what this Python does, and forks that process for it.
 The program is killed when the test process ends.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import os
@@ -77,7 +75,7 @@ class Process:
         self.pid = int(self._answers.readline())
         self.returncode: int | None = None
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> "Process":
         return self
 
     def __exit__(

@@ -18,7 +18,7 @@ import cv2
 import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, __version__
+from PIL import Image
 
 from helpers import image_files
 from helpers.image_files import png_chunk
@@ -26,12 +26,6 @@ from helpers.image_files import png_chunk
 WIDTH, HEIGHT = 25, 17
 ARITHMETIC = Path(__file__).parents[1] / "data" / "arithmetic.jpg"
 Pixels = NDArray[Any]
-LEFT_OUT = (
-    frozenset({"TIFF, YCbCr", "TIFF, 2 channels"})
-    if int(__version__.split(".")[0]) < 13
-    else frozenset[str]()
-)
-"""Files that Pillow 12, the last for Python 3.10, cannot read."""
 
 
 @dataclass(frozen=True)
@@ -317,4 +311,4 @@ def corpus() -> dict[str, Sample]:
 
     formats = _FORMATS | {"TIFF": image_corpus_tiff.tiffs} | image_corpus_other.FORMATS
     found = {f"{kind}, {name}": s for kind, make in formats.items() for name, s in make().items()}
-    return {name: s for name, s in (found | with_exif()).items() if name not in LEFT_OUT}
+    return found | with_exif()

@@ -7,11 +7,6 @@ import numpy as np
 from PIL import Image
 
 COUNT, SIDE = 10, 32
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 STEPS: list[Any] = [
     "decode",
     {"decode": {"mode": "gray", "on": "mask"}},

@@ -1,7 +1,5 @@
 """A client of yaml-language-server, as an editor is one: JSON-RPC over its standard streams."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -24,7 +22,7 @@ class LanguageServer:
         )
         self.notify("initialized")
 
-    def __enter__(self) -> LanguageServer:
+    def __enter__(self) -> "LanguageServer":
         return self
 
     def __exit__(

@@ -6,6 +6,11 @@ from typing import Any, Protocol
 
 import gpupipe
 
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "dali"},
+    {"engine": "cpu"},
+    {"engine": "dataloader", "workers": 0},
+]
 ENGINES_AND_BATCHES: list[dict[str, Any]] = [
     {"batch_size": 60, "threads": 2},
     {"batch_size": 7, "shuffle": False, "prefetch": 5},

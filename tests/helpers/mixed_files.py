@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import gpupipe
+from helpers.image_files import encoded
 
 SIDE = 48
 JPEGS = 24
@@ -68,11 +69,11 @@ def check_uint16(root: Path, device: str, mode: str, tolerance: int, **options: 
     deep = np.random.default_rng(0).integers(0, 1 << 16, (SIDE, SIDE), np.uint16)
     flat = np.asarray(_smooth(1).convert("L"))
     files = {
-        "deep.png": _encoded(Image.fromarray(deep), "PNG"),
-        "flat.png": _encoded(Image.fromarray(flat), "PNG"),
+        "deep.png": encoded(Image.fromarray(deep), "PNG"),
+        "flat.png": encoded(Image.fromarray(flat), "PNG"),
     }
     files |= {
-        f"{n:02}.jpg": _encoded(Image.fromarray(flat), "JPEG", quality=95) for n in range(JPEGS)
+        f"{n:02}.jpg": encoded(Image.fromarray(flat), "JPEG", quality=95) for n in range(JPEGS)
     }
     for name, content in files.items():
         (root / "class" / name).write_bytes(content)
@@ -107,16 +108,16 @@ def _write(root: Path, mode: str) -> dict[str, Pixels]:
     """Write the files of both kinds; what is to come of the good ones, (C, H, W), by name."""
     rgb = _smooth(99)
     deep = np.random.default_rng(0).integers(0, 1 << 16, (SIDE, SIDE), np.uint16)
-    files = {f"{n:02}.jpg": _encoded(_smooth(n), "JPEG", quality=95) for n in range(JPEGS)}
-    files["cmyk.jpg"] = _encoded(rgb.convert("CMYK"), "JPEG", quality=95)
-    files["plain.png"] = _encoded(rgb, "PNG")
-    files["plain.webp"] = _encoded(rgb, "WEBP", lossless=True)
-    files["other.bmp"] = _encoded(rgb, "BMP")
-    files["other.tif"] = _encoded(rgb, "TIFF")
+    files = {f"{n:02}.jpg": encoded(_smooth(n), "JPEG", quality=95) for n in range(JPEGS)}
+    files["cmyk.jpg"] = encoded(rgb.convert("CMYK"), "JPEG", quality=95)
+    files["plain.png"] = encoded(rgb, "PNG")
+    files["plain.webp"] = encoded(rgb, "WEBP", lossless=True)
+    files["other.bmp"] = encoded(rgb, "BMP")
+    files["other.tif"] = encoded(rgb, "TIFF")
     expected = {name: _expected(content, mode) for name, content in files.items()}
-    files["deep.png"] = _encoded(Image.fromarray(deep), "PNG")
+    files["deep.png"] = encoded(Image.fromarray(deep), "PNG")
     expected["deep.png"] = np.stack([(deep >> 8).astype(np.uint8)] * (3 if mode == "rgb" else 1))
-    files["deep.tif"] = _encoded(Image.fromarray(deep.astype(np.int32)), "TIFF")
+    files["deep.tif"] = encoded(Image.fromarray(deep.astype(np.int32)), "TIFF")
     (root / "class").mkdir()
     for name, content in files.items():
         (root / "class" / name).write_bytes(content)
@@ -134,12 +135,6 @@ def _smooth(seed: int) -> Image.Image:
     red, green, blue = np.random.default_rng(seed).integers(0, 120, 3)
     y, x = np.mgrid[0:SIDE, 0:SIDE] * 2
     return Image.fromarray(np.stack([red + y, green + x, blue + (x + y) // 2], -1).astype(np.uint8))
-
-
-def _encoded(image: Image.Image, form: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, form, **options)
-    return buffer.getvalue()
 
 
 def _by_name(loader: gpupipe.Loader) -> dict[str, Pixels]:

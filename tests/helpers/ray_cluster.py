@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import pytest
 import ray
 from ray._raylet import Config
 from ray.cluster_utils import Cluster
@@ -120,6 +121,13 @@ def shared_cluster() -> RayCluster:
     cluster = RayCluster(3)
     atexit.register(cluster.close)
     return cluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[RayCluster]:
+    """The cluster of all tests. After the test nothing is left in it."""
+    yield shared_cluster()
+    assert_nothing_left()
 
 
 @contextmanager

@@ -3,17 +3,11 @@
 import json
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
 TOLD = json.loads((RECORDS / "records.json").read_text())
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 MAGIC = 0xCED7230A
 
 

@@ -57,6 +57,16 @@ class Other:
     def welcome(self, yours: list[messages.Key]) -> messages.SessionOpened:
         return messages.SessionOpened(messages.VERSION, HISTORY, 1, yours, 0, 0, 0, 1, {})
 
+    def open(self) -> None:
+        """Hear a Hello, and let the client in, without a batch of its own."""
+        self.hear(messages.OpenSession)
+        self.let_in([])
+
+    def close(self) -> None:
+        """Hear a Good-bye, and answer it."""
+        self.hear(messages.CloseSession)
+        self.say(messages.SessionClosed())
+
     def let_in(self, yours: list[messages.Key]) -> messages.StartIteration:
         """Answer a Hello, and the Begin that follows: the client is in run 0."""
         self.say(self.welcome(yours))

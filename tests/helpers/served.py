@@ -3,15 +3,17 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 import gpupipe
+from gpupipe.server.fuel import FuelServer
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.service import Server
 
 Batches = list[dict[str, torch.Tensor]]
+AnyServer = TypeVar("AnyServer", Server, FuelServer)
 
 
 @contextmanager
@@ -19,10 +21,15 @@ def serving(
     config: dict[str, Any], changes: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Server]:
     """A server in a thread of this process, at any free port."""
-    with Server(
-        gpupipe.load(config, **(changes or {})),
-        ServerOptions(**{"address": "tcp://127.0.0.1:0"} | options),
-    ) as server:
+    chosen = ServerOptions(**{"address": "tcp://127.0.0.1:0"} | options)
+    with running(Server(gpupipe.load(config, **(changes or {})), chosen)) as server:
+        yield server
+
+
+@contextmanager
+def running(server: AnyServer) -> Iterator[AnyServer]:
+    """A server that runs in a thread of this process."""
+    with server:
         thread = threading.Thread(target=server.run)
         thread.start()
         try:

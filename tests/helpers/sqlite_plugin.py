@@ -3,8 +3,6 @@
 The table is samples(key INTEGER PRIMARY KEY, label INTEGER, image BLOB, depth BLOB).
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ class BlobColumn(Column):
     def fingerprint_parts(self, names: StringArray) -> list[NDArray[np.int64]]:
         return [self.keys]
 
-    def take(self, rows: NDArray[np.int64]) -> BlobColumn:
+    def take(self, rows: NDArray[np.int64]) -> "BlobColumn":
         layout = None if self.array is None else self.array.take(rows)
         return BlobColumn(self.file, self.field, self.keys[rows], layout)
 

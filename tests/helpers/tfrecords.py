@@ -3,7 +3,6 @@
 import json
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from crc32c import crc32c
@@ -20,13 +19,6 @@ REAL = RECORDS / "tensorflow.tfrecord"
 
 
 STEPS = ["decode", {"resize": {"size": [20, 20]}}]
-
-
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 
 
 def masked(data: bytes) -> bytes:

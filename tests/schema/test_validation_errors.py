@@ -1,7 +1,5 @@
 """Tests for gpupipe.schema.validation_errors."""
 
-from __future__ import annotations
-
 import pydantic
 import pytest
 
@@ -53,7 +51,7 @@ class Window(pydantic.BaseModel):
     most: int
 
     @pydantic.model_validator(mode="after")
-    def _check_order(self) -> Window:
+    def _check_order(self) -> "Window":
         if self.least > self.most:
             raise ValueError("least and most are in the wrong order: swap them")
         return self

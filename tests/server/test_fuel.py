@@ -19,7 +19,7 @@ from gpupipe.server.fuel import FuelServer
 from gpupipe.server.metrics import fetch_stats
 from gpupipe.server.options import ServerOptions
 from helpers.full_product import IS_FULL
-from helpers.served import serving
+from helpers.served import running, serving
 
 
 def recv_arrays(socket: Any) -> list[Any]:
@@ -44,14 +44,8 @@ def recv_arrays(socket: Any) -> list[Any]:
 def serving_fuel(config: dict[str, Any], **changes: Any) -> Iterator[FuelServer]:
     """A server of Fuel's wire in a thread of this process, at any free port."""
     options = ServerOptions(address="tcp://127.0.0.1:0", wire="fuel", hwm=3)
-    with gpupipe.load(config, **changes) as loader, FuelServer(loader, options) as server:
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.stop()
-            thread.join()
+    with gpupipe.load(config, **changes) as loader, running(FuelServer(loader, options)) as server:
+        yield server
 
 
 @contextmanager
@@ -245,12 +239,12 @@ def test_it_says_so_too_if_the_client_is_the_first_to_hang_up(
 
 @contextmanager
 def logged() -> Iterator[threading.Event]:
-    """An event that is set when gpupipe logs something."""
+    """An event that is set when something was logged, after caplog has it."""
     event = threading.Event()
     handler = logging.Handler()
     handler.emit = lambda record: event.set()  # type: ignore[method-assign]
-    logging.getLogger("gpupipe").addHandler(handler)
+    logging.getLogger().addHandler(handler)
     try:
         yield event
     finally:
-        logging.getLogger("gpupipe").removeHandler(handler)
+        logging.getLogger().removeHandler(handler)

@@ -9,7 +9,8 @@ import torch
 
 import gpupipe
 from gpupipe.sources.file_list import FileList
-from helpers.image_fields import COUNT, ENGINES, STEPS, mask, png
+from helpers.image_fields import COUNT, STEPS, mask, png
+from helpers.loaders import ENGINES
 
 
 # --- manifests

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
-import torch
 
 import gpupipe
 from gpupipe.dataset.file_columns import SpanColumn
@@ -18,23 +17,13 @@ from gpupipe.sources.helpers import row_groups
 from gpupipe.sources.helpers.row_groups import RowGroupColumn, UnpackedColumn
 from gpupipe.sources.hf import Hf
 from gpupipe.testing import check_loader
+from helpers.beside_folders import ENGINES, assert_same_as_folder, load_data
 from helpers.folders import make_files_old
 from helpers.zip_files import png
 
 COUNT = 60
-STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 2},
-]
 
 datasets.disable_progress_bars()
-
-
-def load_data(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
-    config = {"data": data, "pipeline": options.pop("pipeline", STEPS)}
-    return gpupipe.load(config, **{"device": "cpu", "batch_size": 7, "ids": True} | options)
 
 
 def make(images: list[bytes], labels: list[int], names: list[str], **more: Any) -> Any:
@@ -75,11 +64,7 @@ def test_a_data_set_is_the_same_as_its_folder(
     faces: Path, tmp_path: Path, options: dict[str, Any], layout: str
 ) -> None:
     faces_set = write_faces(faces, tmp_path / "x", layout)
-    folder = {"source": "folder", "root": str(faces)}
-    with load_data(faces_set, **options) as ours, load_data(folder, **options) as theirs:
-        assert ours.index.classes == theirs.index.classes
-        for a, b in zip(ours, theirs, strict=True):
-            assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "id"))
+    assert_same_as_folder(faces_set, faces, options)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

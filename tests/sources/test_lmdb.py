@@ -7,29 +7,16 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 
-import gpupipe
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.lmdb import Lmdb
 from gpupipe.testing import check_loader
+from helpers.beside_folders import ENGINES, assert_same_as_folder, load_data
 from helpers.folders import make_files_old
 from helpers.lmdb_files import write_lmdb
 from helpers.zip_files import png
-
-STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 2},
-]
-
-
-def load_data(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
-    config = {"data": data, "pipeline": options.pop("pipeline", STEPS)}
-    return gpupipe.load(config, **{"device": "cpu", "batch_size": 7, "ids": True} | options)
 
 
 @pytest.fixture
@@ -45,11 +32,7 @@ def database(faces: Path, tmp_path: Path) -> dict[str, Any]:
 def test_a_database_is_the_same_as_its_folder(
     database: dict[str, Any], faces: Path, options: dict[str, Any]
 ) -> None:
-    folder = {"source": "folder", "root": str(faces)}
-    with load_data(database, **options) as ours, load_data(folder, **options) as theirs:
-        assert ours.index.classes == theirs.index.classes
-        for a, b in zip(ours, theirs, strict=True):
-            assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "id"))
+    assert_same_as_folder(database, faces, options)
 
 
 def test_the_contract_of_a_loader_holds(database: dict[str, Any]) -> None:

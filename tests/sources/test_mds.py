@@ -8,7 +8,8 @@ import pytest
 
 import gpupipe
 from gpupipe.sources.mds import Mds
-from helpers.record_files import ENGINES, RECORDS, TOLD
+from helpers.loaders import ENGINES
+from helpers.record_files import RECORDS, TOLD
 
 SHARD = RECORDS / "streaming.mds"
 

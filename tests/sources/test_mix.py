@@ -12,16 +12,12 @@ import gpupipe
 from gpupipe.config import json_schema
 from gpupipe.dataset.file_columns import FileColumn, JoinedColumn, SpanColumn
 from gpupipe.errors import ConfigError, DataError, StateError
+from helpers.loaders import ENGINES
 from helpers.served import serving
 from helpers.zip_files import png, write_zip
 
 COUNTS = {"a": 40, "b": 10, "c": 24}
 STEPS = ["decode", {"random_crop": {"size": 6}}, "random_horizontal_flip"]
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 
 
 @pytest.fixture(scope="module")

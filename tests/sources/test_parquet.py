@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 import gpupipe
@@ -14,6 +13,7 @@ from gpupipe.errors import DataError
 from gpupipe.sources.parquet import Parquet
 from helpers.folders import make_files_old
 from helpers.full_product import IS_FULL
+from helpers.image_files import npy
 
 COUNT = 150
 """More than are read at once."""
@@ -179,12 +179,6 @@ def test_one_image_above_the_limit_is_named_by_its_row(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         Parquet(shards=str(path), max_bytes=4000).index()
     assert len(Parquet(shards=str(path), max_bytes=5000).index()) == 3
-
-
-def npy(array: NDArray[Any]) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
 
 
 def test_arrays_are_npy_files_of_one_dtype(tmp_path: Path) -> None:

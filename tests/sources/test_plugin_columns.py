@@ -18,16 +18,12 @@ from gpupipe.bench.parity import measure
 from gpupipe.dataset import index_cache
 from gpupipe.errors import EngineError, SampleError, UsageError
 from gpupipe.testing import check_loader
+from helpers.loaders import ENGINES
 from helpers.plugin import install
 from helpers.served import serving
 
 COUNT = 24
 STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 PICKLED = {"engine": "dataloader", "workers": 1, "multiprocessing_context": "forkserver"}
 """Workers get the column as a pickle, as with spawn, which imports torch again for each."""
 

@@ -14,7 +14,8 @@ import gpupipe
 from gpupipe.sources.recordio import Recordio
 from gpupipe.testing import check_loader
 from helpers.folders import make_files_old
-from helpers.record_files import ENGINES, MAGIC, RECORDS, TOLD, packed, written
+from helpers.loaders import ENGINES
+from helpers.record_files import MAGIC, RECORDS, TOLD, packed, written
 
 
 def dali_reads(file: Path, count: int) -> list[tuple[bytes, list[float]]]:

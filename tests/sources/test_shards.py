@@ -16,12 +16,8 @@ from gpupipe.dataset import source
 from gpupipe.dataset.labels import MAX_CLASSES
 from helpers import loaders
 from helpers.folders import make_files_old
+from helpers.loaders import ENGINES
 
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 0},
-]
 Write = Callable[[Path, list[bytes]], None]
 
 

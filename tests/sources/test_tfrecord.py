@@ -12,7 +12,8 @@ from tfrecord import TFRecordWriter
 import gpupipe
 from gpupipe.sources.tfrecord import Tfrecord
 from gpupipe.testing import check_loader
-from helpers.tfrecords import ENGINES, REAL, STEPS, TOLD
+from helpers.loaders import ENGINES
+from helpers.tfrecords import REAL, STEPS, TOLD
 
 
 def test_tensorflows_own_file() -> None:

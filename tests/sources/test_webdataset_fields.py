@@ -1,6 +1,5 @@
 """Several fields a sample, of tar shards: images, masks, arrays, and numbers."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ import webdataset
 
 import gpupipe
 from gpupipe.sources.webdataset import Webdataset
-from helpers.image_fields import COUNT, ENGINES, STEPS, depth, mask, png
+from helpers.image_fields import COUNT, STEPS, depth, mask, png
+from helpers.image_files import npy
+from helpers.loaders import ENGINES
 
 
 @pytest.fixture(scope="module")
@@ -139,12 +140,6 @@ def shard(path: Path, *samples: dict[str, bytes]) -> str:
         for n, sample in enumerate(samples):
             sink.write({"__key__": str(n)} | sample)
     return str(path)
-
-
-def npy(array: np.ndarray[Any, Any]) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
 
 
 ODD: dict[str, tuple[list[dict[str, bytes]], str]] = {

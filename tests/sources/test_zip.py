@@ -8,30 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-import gpupipe
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.source import MAX_PIXELS
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.zip import Zip, ZipColumn
 from gpupipe.testing import check_loader
+from helpers.beside_folders import ENGINES, assert_same_as_folder, load_data
 from helpers.folders import make_files_old
 from helpers.full_product import IS_FULL
 from helpers.zip_files import png, write_zip
 
 METHODS = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}
-STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]
-ENGINES: list[dict[str, Any]] = [
-    {"engine": "dali"},
-    {"engine": "cpu"},
-    {"engine": "dataloader", "workers": 2},
-]
-
-
-def load_data(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
-    config = {"data": data, "pipeline": options.pop("pipeline", STEPS)}
-    return gpupipe.load(config, **{"device": "cpu", "batch_size": 7, "ids": True} | options)
 
 
 def write_faces(faces: Path, path: Path, method: str, count: int = 60) -> Path:
@@ -48,11 +36,7 @@ def test_an_archive_is_the_same_as_its_folder(
 ) -> None:
     archive = write_faces(faces, tmp_path / "faces.zip", method)
     data = {"source": "zip", "shards": str(archive), "folder": "data/train"}
-    folder = {"source": "folder", "root": str(faces)}
-    with load_data(data, **options) as ours, load_data(folder, **options) as theirs:
-        assert ours.index.classes == theirs.index.classes
-        for a, b in zip(ours, theirs, strict=True):
-            assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "id"))
+    assert_same_as_folder(data, faces, options)
 
 
 @pytest.mark.parametrize(

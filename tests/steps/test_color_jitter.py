@@ -1,4 +1,3 @@
-import inspect
 import itertools
 from pathlib import Path
 from typing import Any
@@ -116,14 +115,6 @@ def test_levels_are_nearly_torchvisions(small_gallery: Path, gray: bool, p: floa
 
 def test_floats_are_torchvisions(small_gallery: Path) -> None:
     assert most(small_gallery, "random_photometric_distort", "float32", p=1) <= 10 * EXACT
-
-
-def test_the_defaults_are_torchvisions() -> None:
-    step = RandomPhotometricDistort()
-    parameters = inspect.signature(v2.RandomPhotometricDistort).parameters
-    assert {name: getattr(step, name) for name in parameters} == {
-        name: parameter.default for name, parameter in parameters.items()
-    }
 
 
 def test_each_change_is_drawn_alone() -> None:

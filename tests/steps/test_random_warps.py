@@ -24,8 +24,6 @@ def inside_affine(
     """Where no neighbour that is blended lies outside the image: where an all-white image stays
     white, less two pixels.
     """
-    from gpupipe.sampling import draws
-
     p = {
         n: v[0]
         for n, v in step.sample(
@@ -101,11 +99,6 @@ def test_short_forms_mean_what_they_mean_in_torchvision() -> None:
         None,
         None,
     )
-
-
-def test_on_the_cpu_it_is_a_perspective_warp_of_affine(small_gallery: Path) -> None:
-    with load(small_gallery, {"random_affine": {"degrees": 5}}) as loader:
-        assert emitted(loader) == ["decoders.image", "experimental.warp_perspective", "transpose"]
 
 
 def params(step: RandomPerspective, id: int, epoch: int = 0) -> dict[str, Any]:
@@ -220,11 +213,6 @@ def test_images_of_a_few_pixels(size: tuple[int, int]) -> None:
         assert 1 not in size or torch.equal(moved, image)
 
 
-def test_it_is_one_operator(gallery: Path) -> None:
-    with load(gallery, {"random_perspective": {}}) as loader:
-        assert emitted(loader) == ["decoders.image", "experimental.warp_perspective", "transpose"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -257,11 +245,6 @@ def test_mistakes(text: str, message: str) -> None:
 def test_a_fill_above_1_in_floats_is_known_to_later_steps(fill: int, values: str) -> None:
     built = build("decode", FLOAT, f"random_perspective: {{fill: {fill}}}")
     assert built.output_spec.pixels.values == values
-
-
-def test_the_defaults_are_torchvisions() -> None:
-    step, theirs = RandomPerspective(), Torchvision()
-    assert (step.distortion_scale, step.p) == (theirs.distortion_scale, theirs.p)
 
 
 def test_other_inputs_are_refused() -> None:
@@ -332,6 +315,15 @@ def test_expand_makes_the_size_unknown() -> None:
     )
 
 
-def test_on_the_cpu_it_is_a_perspective_warp_of_rotation(gallery: Path) -> None:
-    with load(gallery, {"random_rotation": {"degrees": 5}}) as loader:
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"random_affine": {"degrees": 5}},
+        {"random_perspective": {}},
+        {"random_rotation": {"degrees": 5}},
+    ],
+    ids=str,
+)
+def test_on_the_cpu_each_is_a_perspective_warp(small_gallery: Path, step: dict[str, Any]) -> None:
+    with load(small_gallery, step) as loader:
         assert emitted(loader) == ["decoders.image", "experimental.warp_perspective", "transpose"]

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional as F
 
-from helpers.image_files import encoded
+from helpers.image_files import encoded, turned
 from helpers.loaders import load
 from helpers.odd_images import DEEP, HEIGHT, ODD, WIDTH, deep
 
@@ -170,12 +170,6 @@ def test_a_webp_without_loss_that_has_exif_is_delivered_right(
         tmp_path, {"decode": {"apply_exif_orientation": apply}}, batch_size=1
     ).values()
     assert torch.equal(image, by_pil(path, apply))
-
-
-def turned(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
 
 
 @pytest.mark.parametrize("apply", [True, False])

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 import gpupipe
 from gpupipe import config
-from gpupipe.engines.base import Job
-from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.files import (
     TAIL_BYTES,
     CutOffError,
@@ -28,9 +26,8 @@ from gpupipe.engines.dali.files import (
     looks_damaged,
 )
 from gpupipe.loader import Loader
-from gpupipe.loading.assembly import LoaderParts, create_sampler
-from gpupipe.runtime.progress import ignore_progress
 from helpers.cut_jpegs import END, jpeg, kinds, tails, with_thumbnail
+from helpers.dali_loaders import load_on_dali
 from helpers.damaged_scans import DAMAGES, damaged, outcome
 from helpers.reference import by_id
 
@@ -134,19 +131,7 @@ def loaded(folder: Path, checks_jpegs: bool, **options: Any) -> Loader:
         shuffle=False,
         **options,
     )
-    index = checked.source.index(ignore_progress)
-    return Loader(
-        LoaderParts(
-            checked,
-            index,
-            create_sampler(checked, index),
-            DaliEngine(
-                Job(index, checked.pipeline, checked.loader, 2),
-                None,
-                checks_jpegs=checks_jpegs,
-            ),
-        )
-    )
+    return load_on_dali(checked, checks_jpegs)
 
 
 @pytest.mark.parametrize("batch_size", [1, 64])
@@ -219,15 +204,7 @@ def test_parts_of_large_files_are_checked_too(folder: Path, tmp_path: Path) -> N
         on_error="skip",
         max_bad=0.5,
     )
-    index = checked.source.index(ignore_progress)
-    with Loader(
-        LoaderParts(
-            checked,
-            index,
-            create_sampler(checked, index),
-            DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None, checks_jpegs=True),
-        )
-    ) as loader:
+    with load_on_dali(checked, checks_jpegs=True) as loader:
         assert sorted(by_id(loader)) == [0, 1, 2, 4, 5, 6, 7]
 
 

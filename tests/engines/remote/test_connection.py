@@ -20,8 +20,7 @@ def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
     """The server takes back what the Hello did not name, so others may have it."""
 
     def play(other: Other) -> None:
-        other.hear(messages.OpenSession)
-        other.let_in([])
+        other.open()
         other.batch(0)
         other.hear(messages.Acknowledge)
         other.say(messages.Confirm([(0, 0)]))
@@ -32,8 +31,7 @@ def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
         other.batch(2)
         assert other.let_in([]).pass_number == 0, "it goes on in its run"
         other.batch(3)
-        other.hear(messages.CloseSession)
-        other.say(messages.SessionClosed())
+        other.close()
 
     with other_side(play) as address:
         connection = begin(address)
@@ -51,8 +49,7 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
     """A Welcome says what is still the client's own, of what its Hello said that it holds."""
 
     def play(other: Other) -> None:
-        other.hear(messages.OpenSession)
-        other.let_in([])
+        other.open()
         for step in range(3):
             other.batch(step)
         time.sleep(0.3)  # a client says Hello no oftener than this
@@ -62,8 +59,7 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
         settled.set()
         other.hear(messages.Acknowledge)
         other.hear(messages.Acknowledge)
-        other.hear(messages.CloseSession)
-        other.say(messages.SessionClosed())
+        other.close()
 
     settled = threading.Event()
     with other_side(play) as address:
@@ -88,16 +84,14 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
         return tensors
 
     def play(other: Other) -> None:
-        other.hear(messages.OpenSession)
-        other.let_in([])
+        other.open()
         for step in range(3):
             other.batch(step)
         other.say(messages.Confirm([]))
         begin = other.hear(messages.StartIteration)
         other.say(messages.IterationStarted(begin.iteration, 0))
         other.batch(2)
-        other.hear(messages.CloseSession)
-        other.say(messages.SessionClosed())
+        other.close()
 
     with other_side(play) as address:
         connection = Connection(ConnectionOptions(address, patience=10.0))
@@ -120,11 +114,9 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
 
 def test_a_gpu_of_the_client_that_fails_is_not_the_servers_fault() -> None:
     def play(other: Other) -> None:
-        other.hear(messages.OpenSession)
-        other.let_in([])
+        other.open()
         other.batch(0)
-        other.hear(messages.CloseSession)
-        other.say(messages.SessionClosed())
+        other.close()
 
     def finish(tensors: Any, epoch: int) -> Any:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
@@ -144,11 +136,9 @@ def test_a_message_that_cannot_be_taken_reaches_the_consumer_with_its_cause() ->
     """Here for want of page-locked memory: there are not so many GPUs."""
 
     def play(other: Other) -> None:
-        other.hear(messages.OpenSession)
-        other.let_in([])
+        other.open()
         other.batch(0)
-        other.hear(messages.CloseSession)
-        other.say(messages.SessionClosed())
+        other.close()
 
     with other_side(play) as address:
         connection = Connection(ConnectionOptions(address, patience=10.0, gpu=100))
@@ -167,8 +157,7 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
     """On whatever connection there is, with what was consumed and not confirmed."""
 
     def play(other: Other) -> None:
-        other.hear(messages.OpenSession)
-        other.let_in([])
+        other.open()
         other.batch(0)
         assert other.hear(messages.CloseSession).consumed == [(0, 0)]
         assert other.hear(messages.CloseSession).consumed == [(0, 0)], "the first was not answered"
@@ -206,8 +195,7 @@ def test_a_server_that_is_none_is_an_error(answer: Any, why: str) -> None:
         other.hear(messages.OpenSession)
         other.say(answer)
         if "understood" in why:
-            other.hear(messages.CloseSession)
-            other.say(messages.SessionClosed())
+            other.close()
 
     with other_side(play) as address, pytest.raises(gpupipe.ServerError, match=why):
         gpupipe.connect(address, device="cpu", patience=5)
@@ -225,13 +213,11 @@ def test_a_batch_whose_pieces_do_not_fit_is_an_error(
     pieces: list[tuple[int, int]], why: str
 ) -> None:
     def play(other: Other) -> None:
-        other.hear(messages.OpenSession)
-        other.let_in([])
+        other.open()
         other.say(messages.BatchHeader((0, 0), 0, 2, False, FIELDS, 16, None))
         for start, size in pieces:
             other.say(messages.BatchPart((0, 0), start, size, ""), bytes(size))
-        other.hear(messages.CloseSession)
-        other.say(messages.SessionClosed())
+        other.close()
 
     with other_side(play) as address:
         connection = begin(address)

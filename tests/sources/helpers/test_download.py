@@ -190,18 +190,20 @@ fetch(Dataset("flowers", "Flowers", sys.argv[1], sys.argv[2]), Path(sys.argv[3])
 """
 
 
+def start_fetch(dataset: Dataset, target: Path, **environment: str) -> subprocess.Popen[str]:
+    code = [forked_python.executable(), "-c", FETCH]
+    return subprocess.Popen(
+        [*code, dataset.url, dataset.sha256, str(target)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+
+
 def test_processes_that_fetch_at_once_all_end_with_the_data(server: Server, tmp_path: Path) -> None:
     many = {f"flowers/rose/{n}.jpg": bytes([n % 256]) * 5000 for n in range(300)}
     dataset = server.offer(tar_of(many))
-    arguments = [
-        forked_python.executable(),
-        "-c",
-        FETCH,
-        dataset.url,
-        dataset.sha256,
-        str(tmp_path / "flowers"),
-    ]
-    processes = [subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    processes = [start_fetch(dataset, tmp_path / "flowers") for _ in range(4)]
     assert [(p.communicate(timeout=60)[1], p.returncode) for p in processes] == [("", 0)] * 4
     assert server.asked == 1
     assert tree(tmp_path) == many
@@ -210,17 +212,9 @@ def test_processes_that_fetch_at_once_all_end_with_the_data(server: Server, tmp_
 def test_processes_that_share_no_lock_all_end_with_the_data(server: Server, tmp_path: Path) -> None:
     """As on several hosts over one file system: each has a cache of its own."""
     dataset = server.offer(tar_of(FILES))
-    arguments = [
-        forked_python.executable(),
-        "-c",
-        FETCH,
-        dataset.url,
-        dataset.sha256,
-        str(tmp_path / "data" / "flowers"),
-    ]
-    environments = [os.environ | {"GPUPIPE_CACHE": str(tmp_path / f"cache{n}")} for n in range(3)]
     processes = [
-        subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=e) for e in environments
+        start_fetch(dataset, tmp_path / "data" / "flowers", GPUPIPE_CACHE=f"{tmp_path}/cache{n}")
+        for n in range(3)
     ]
     assert [(p.communicate(timeout=60)[1], p.returncode) for p in processes] == [("", 0)] * 3
     assert tree(tmp_path / "data") == FILES
