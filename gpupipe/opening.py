@@ -6,11 +6,15 @@ that module itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.cache.worker_process import start_early
+from gpupipe.runtime.files import expand_user, open_regular
 from gpupipe.runtime.garbage_collection import pause_collection
 
 if TYPE_CHECKING:
@@ -18,6 +22,11 @@ if TYPE_CHECKING:
     from gpupipe.dataset.given_dataset import MapDataset
     from gpupipe.loader import Loader
     from gpupipe.runtime.progress import Progress
+
+_SOURCE = re.compile(r"""\bsource['"]?\s*[:=]\s*['"]?remote\b""")
+_URL = re.compile(r"""\burl['"]?\s*[:=]\s*['"]?([a-z][a-z0-9+.-]*)://""")
+_MAX_BYTES = 1 << 20
+"""At most so much of a config is read, to see whether its data set is remote."""
 
 
 def load(
@@ -61,7 +70,7 @@ def load(
         ...         batch["image"]  # float32 (64, 3, 250, 250), on the loader's device
         ...         batch["label"]  # int64 (64,), on the loader's device
     """
-    with start_early(config, overrides, changes):
+    with start_early_worker(config, overrides, changes):
         with pause_collection():
             from gpupipe import config as configs
             from gpupipe import loader as loaders
@@ -75,3 +84,48 @@ def load(
                 config = configs.read(config, overrides, **changes)
         with notebook_progress() as bar:
             return loaders.warn_about_data(loaders.open_loader(config, progress or bar))
+
+
+@contextmanager
+def start_early_worker(
+    config: object, overrides: Sequence[str], changes: Mapping[str, Any]
+) -> Iterator[None]:
+    """Start a download worker if a config is one of a remote data set, as far as its text says."""
+    own = _read_text(config)
+    text = "\n".join([own, *overrides, _read_text(changes)])
+    is_first_rank = os.environ.get("RANK", "0") == "0"  # the others start no workers
+    if not is_first_rank or _SOURCE.search(text) is None:
+        yield
+        return
+    from gpupipe.cache.worker_process import start_early
+
+    url = _URL.search(text)
+    is_changed = "data" in changes or any("data" in override for override in overrides)
+    expected = b"" if is_changed else _describe_data(config, own)
+    with start_early(expected, *([] if url is None else [url[1]])):
+        yield
+
+
+def _read_text(config: object) -> str:
+    """Return the file of a config, or the source and the url of a dict; "" if there are none."""
+    if isinstance(config, Mapping):
+        data = config.get("data")
+        if not isinstance(data, Mapping):
+            return ""
+        return "".join(f"{name}: {data.get(name)}\n" for name in ("source", "url"))
+    with suppress(OSError, ValueError, TypeError):
+        path = expand_user(config)  # type: ignore[arg-type]
+        with open_regular(path) as file:
+            return file.read(_MAX_BYTES).decode(errors="replace")
+    return ""
+
+
+def _describe_data(config: object, text: str) -> bytes:
+    """Return what a config says of its data, as JSON: its `data`, or its text.
+
+    Returns b"" if that is not all, as with ${...}.
+    """
+    with suppress(TypeError, ValueError):
+        line = json.dumps(config["data"] if isinstance(config, Mapping) else text)
+        return b"" if "${" in line else line.encode()
+    return b""

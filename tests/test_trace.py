@@ -23,10 +23,8 @@ GROUND = "dataset"
 """The lowest layer that knows of samples, steps and engines. Those below it are called from
 everywhere, as the standard library is: to follow a config nobody has to enter them.
 """
-MAX_FOLDERS = 9
-"""From GROUND up; of all folders two more, runtime and schema. One of the nine is cache, which
-looks whether a download worker is to start early.
-"""
+MAX_FOLDERS = 8
+"""From GROUND up; of all folders two more, runtime and schema."""
 MAX_CLIMBS = 2
 """Of all folders and modules: the places from which a call returns to a higher layer."""
 

@@ -1,10 +1,10 @@
 """The growing local cache of a remote data set.
 
 Several processes, also on several machines, fill the cache folder, read it and evict from it.
-Download workers fill it: worker_pool.py and worker_process.py start them, downloader.py runs the
-tasks of one, publishing.py, fill.py and stored_fill.py do its work, and waiting.py waits for what
-they fetch. The remote source and the command `gpupipe cache` import this folder. Start reading in
-cache_folder.py.
+Download workers fill it: worker_pool.py and worker_process.py start them, worker_main.py is what
+one runs, downloader.py runs its tasks, publishing.py, fill.py and stored_fill.py do its work, and
+waiting.py waits for what they fetch. The remote source and the command `gpupipe cache` import this
+folder. Start reading in cache_folder.py.
 
 Terms:
 

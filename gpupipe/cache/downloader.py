@@ -1,10 +1,9 @@
 """One download worker: a process that fills the cache until its parent ends or all is fetched.
 
-It reads Tasks, a line of JSON each, from standard input, and ends when standard input is closed, or
-when its parent has ended: a fork of the parent may hold the pipe open. After a task that only
-lists, it waits for the next one: to start a process and to import a store's client takes most of a
-second. It is not a fork, because the parent may run DALI's threads. It is not a thread of the
-parent, because fetching and writing would take the GIL from training.
+It reads Tasks, a line of JSON each. After a task that only lists, it waits for the next one: to
+start a process and to import a store's client takes most of a second. It is not a fork, because the
+parent may run DALI's threads. It is not a thread of the parent, because fetching and writing would
+take the GIL from training. See worker_main.py, which is what the process runs.
 """
 
 import contextlib
@@ -19,12 +18,14 @@ from typing import Any, Literal, NoReturn
 
 import pydantic
 
-from gpupipe.cache import file_parts, listing, shard_members, store_listing, zarr_folders
+from gpupipe.cache import file_parts, listing, shard_members, zarr_folders
 from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.early_listing import EarlyListing
 from gpupipe.cache.publishing import FillOutcome
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.store import Store
+from gpupipe.cache.store_listing import list_samples
 from gpupipe.cache.stored_fill import create_filler
 from gpupipe.cache.stored_formats import create_source, find_format
 from gpupipe.errors import GpupipeError
@@ -66,9 +67,9 @@ class Task(pydantic.BaseModel):
 class DownloadWorker:
     """A download worker: runs a Filler, and reports its state in the cache folder."""
 
-    def __init__(self, folder: CacheFolder, task: Task) -> None:
+    def __init__(self, folder: CacheFolder, task: Task, store: Store | None = None) -> None:
         self._folder, self._task = folder, task
-        self._filler = create_filler(folder, task.dataset)
+        self._filler = create_filler(folder, task.dataset, store)
         self._state, self._idle_steps = "fetching", 0
         self._printed: set[str] = set()
         self._history: list[tuple[float, int]] = []
@@ -149,26 +150,30 @@ class DownloadWorker:
         return (fetched - before) / (now - then) if now > then else 0.0
 
 
-def list_rows(folder: CacheFolder, task: Task) -> None:
+def list_rows(folder: CacheFolder, task: Task, early: EarlyListing | None = None) -> None:
     """List the data set and save the listing, unless it exists.
 
     Args:
         folder: The cache.
         task: The task, which holds the settings of the data set and of the cache.
+        early: The listing of the same data set, if there is one already.
 
     Raises:
         DataError: The data set cannot be listed, or its listing does not fit into the cache.
     """
     with hold_lock(folder.dir / "listing.lock"):  # otherwise each rank would ask the store
         if not listing.is_listed(folder):
-            store = Store(task.dataset, task.cache.retries, task.cache.timeout)
-            save_listing(folder, task.dataset, store)
+            dataset, cache = task.dataset, task.cache
+            store = early.store if early else Store(dataset, cache.retries, cache.timeout)
+            save_listing(folder, dataset, store, early)
 
 
-def save_listing(folder: CacheFolder, dataset: DataSet, store: Store) -> None:
+def save_listing(
+    folder: CacheFolder, dataset: DataSet, store: Store, early: EarlyListing | None = None
+) -> None:
     """List a data set, and save the listing, and what its shards are made of.
 
-    The caller must hold the lock for listing.
+    The caller must hold the lock for listing. `early` is as for `list_rows`.
 
     Raises:
         DataError: The data set cannot be listed, or its listing does not fit into the cache.
@@ -178,7 +183,8 @@ def save_listing(folder: CacheFolder, dataset: DataSet, store: Store) -> None:
     if kind is not None and kind.is_folder:
         rows, members = zarr_folders.list_folders(dataset, store, folder)
     else:
-        rows = store_listing.list_samples(dataset, store, options.connections)
+        connections = options.connections
+        rows = early.get_rows() if early else list_samples(dataset, store, connections)
         if kind is not None and kind.is_cut:
             rows, parts = file_parts.list_parts(rows, create_source(dataset), store, options)
     with folder.lock():  # the listing comes last: what is listed is whole
@@ -202,35 +208,27 @@ def _print_unversioned(rows: listing.Listing, dataset: DataSet) -> None:
         )
 
 
-def _read_tasks(lines: SimpleQueue[bytes]) -> None:
-    for line in sys.stdin.buffer:
-        lines.put(line)
-    os._exit(0)  # the parent has ended, or needs this process no longer
-
-
-def _end_with_parent() -> None:
-    parent = os.getppid()
-    while os.getppid() == parent:
-        time.sleep(_HEARTBEAT_SECONDS)
-    os._exit(0)
-
-
-def run_tasks() -> NoReturn:
-    """Run tasks from standard input; print the outcome of each as a line of JSON.
+def run_tasks(lines: SimpleQueue[bytes], early: EarlyListing | None) -> NoReturn:
+    """Run tasks; print the outcome of each as a line of JSON.
 
     The process ends after a task that is not "list", or that fails.
+
+    Args:
+        lines: The tasks, a line of JSON each, all of one data set.
+        early: A listing that may be of this data set.
     """
-    lines: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_read_tasks, args=(lines,), daemon=True).start()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    store: Store | None = None
     is_last, status = False, 0
     while not is_last:
         task = Task.model_validate_json(lines.get())
         folder = CacheFolder(task.cache)
         is_last = task.do != "list"
+        if early is not None and early.fits(task.dataset, task.cache):
+            store = early.store
         try:
-            list_rows(folder, task)
-            outcome = DownloadWorker(folder, task).run() if is_last else {}
+            list_rows(folder, task, early if store else None)
+            early = None  # a listing can take gigabytes
+            outcome = DownloadWorker(folder, task, store).run() if is_last else {}
         except (GpupipeError, OSError) as e:
             outcome, is_last, status = {"error": str(e)}, True, 1
         print(json.dumps(outcome), flush=True)

@@ -139,10 +139,7 @@ class RowSelection:
         rows = self._list_available(failed)
         if not len(rows):
             return rows
-        random = np.random.default_rng([self._seed, number])
-        times = random.exponential(size=len(rows))
-        if self._weights is not None:
-            times /= self._weights[rows]
+        times = _draw_times(rows, self._seed, number, self._weights)
         if self._counts is not None:
             times /= 1 + times  # the same order, within [0, 1)
             times += self._counts[rows]
@@ -225,6 +222,21 @@ class RowSelection:
             total += stored_size
         is_exact = all(self._listing.sizes[s.row] != UNKNOWN for s in samples)
         return samples, total if is_exact else max(total, shard_size)
+
+
+def _draw_times(
+    rows: NDArray[np.int64], seed: int, number: int, weights: NDArray[np.float64] | None
+) -> NDArray[np.float64]:
+    """Return a number of each row, float64 (N,), by which they come, smallest first."""
+    times = np.random.default_rng([seed, number]).exponential(size=len(rows))
+    return times if weights is None else times / weights[rows]
+
+
+def draw_first(listing: Listing, seed: int, is_weighted: bool) -> int:
+    """Return the row that the first `RowSelection.draw` of an empty cache has first."""
+    weights = listing.weights if is_weighted else None
+    rows = np.arange(len(listing)) if weights is None else np.flatnonzero(weights > 0)
+    return int(rows[np.argmin(_draw_times(rows, seed, 0, weights))])
 
 
 class Fetcher:

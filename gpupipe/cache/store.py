@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -41,6 +41,8 @@ from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import DISK_FULL
 from gpupipe.errors import DataError
 
+PART = 8 << 20
+"""How many bytes of a large file are read at a time."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _DENIED = (401, 403)
 _ENDS_IN_MD5 = re.compile(r"\b[0-9a-f]{32}$")
@@ -98,6 +100,7 @@ class Store:
         self._reader = None
         if dataset.shards is not None:
             self._reader = create_range_reader(dataset.url, dataset.storage_options, timeout)
+        self._prefetched: dict[tuple[str, int, int], Future[FetchedRange]] = {}
 
     def list_files(self, folder: str = "") -> dict[str, dict[str, Any]]:
         """List the files below the url, or below a folder of it.
@@ -271,6 +274,11 @@ class Store:
         if file.tag and not has_version(now, file.tag):
             raise ChangedError(str(_NotAsListedError(describe_change(file.version, now))))
 
+    def prefetch(self, name: str, begin: int, end: int) -> None:
+        """Begin to read bytes of a file, for the `read_range` of them that follows."""
+        pool = ThreadPoolExecutor(1)
+        self._prefetched[name, begin, end] = pool.submit(self._read_once, name, begin, end)
+
     def read_range(self, name: str, begin: int, end: int) -> FetchedRange:
         """Return bytes `begin` to `end` of a file; all of it from a server that knows no ranges.
 
@@ -280,7 +288,8 @@ class Store:
         """
 
         def read() -> FetchedRange:
-            result = self._read_once(name, begin, end)
+            coming = self._prefetched.pop((name, begin, end), None)
+            result = coming.result() if coming else self._read_once(name, begin, end)
             if (count := len(result.data)) < end - begin:
                 raise OSError(f"{count:,} bytes came in place of {end - begin:,}")
             return result

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,14 @@ from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store
 from gpupipe.cache.stored_formats import list_patterns
 from gpupipe.dataset import labels as classes_of
+from gpupipe.dataset.braces import expand_braces
 from gpupipe.dataset.class_folders import get_suffixes
 from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.index import compute_fingerprint
-from gpupipe.dataset.shards import expand_braces
 from gpupipe.errors import DataError, shown
-from gpupipe.formats.manifest import read_stream
-from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows
+
+if TYPE_CHECKING:
+    from gpupipe.formats.manifest_rows import ManifestRows
 
 _UNSAFE_NAME = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
 """Matches names that are not plain paths NAME/NAME/...: URLs, and names that have NUL, a backslash,
@@ -189,6 +190,9 @@ def _get_class(name: str, url: str) -> str:
 
 def _read_manifest(dataset: DataSet, manifest: str) -> StoreRows:
     """Return the rows of the manifest, in its order."""
+    from gpupipe.formats.manifest import read_stream
+    from gpupipe.formats.manifest_rows import ManifestColumns
+
     has_shards = dataset.shards is not None
     wanted = ManifestColumns(
         {"image": dataset.path},
@@ -226,7 +230,7 @@ def _check_label(label: str, where: str) -> str:
     return text
 
 
-def _check_weights(rows: ManifestRows) -> NDArray[np.float64]:
+def _check_weights(rows: "ManifestRows") -> NDArray[np.float64]:
     if rows.weights is None:
         return np.empty(0)
     weights = rows.weights.astype(np.float64)

@@ -14,6 +14,7 @@ from gpupipe.cache.fetching import FetchStatistics
 from gpupipe.cache.listing import UNKNOWN, Listing, StoredFile
 from gpupipe.cache.rate_limit import RateLimit
 from gpupipe.cache.store import (
+    PART,
     ChangedError,
     FetchedRange,
     Store,
@@ -25,7 +26,6 @@ from gpupipe.runtime.files import write_at
 
 T = TypeVar("T")
 R = TypeVar("R")
-_PART = 8 << 20
 BLOCK = 1 << 20
 
 
@@ -48,7 +48,7 @@ class ShardFetcher:
         rate_limit: RateLimit,
         connections: int,
         statistics: FetchStatistics,
-        part: int = _PART,
+        part: int = PART,
     ) -> None:
         self._listing, self._store, self._rate_limit = listing, store, rate_limit
         self._statistics, self._part = statistics, part

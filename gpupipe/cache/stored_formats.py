@@ -6,15 +6,16 @@ A format is a source that can index a single file: `Source.index_file`. A row of
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pydantic
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gpupipe.cache.settings import DataSet
-from gpupipe.dataset.index_cache import PARTS
-from gpupipe.dataset.source import SOURCES, Source
 from gpupipe.errors import did_you_mean, shown
+
+if TYPE_CHECKING:
+    from gpupipe.dataset.source import Source
 
 _COMPRESSED = re.compile(r"[.](?:tgz|gz|zst|bz2|xz|lz4)$")
 
@@ -51,6 +52,8 @@ class ShardFormat(NamedTuple):
     @property
     def endings(self) -> tuple[str, ...]:
         """The endings of the files of a shard; the samples are in the file with the last one."""
+        from gpupipe.dataset.index_cache import PARTS  # it takes long
+
         return (self.ending, PARTS) if self.has_parts else (self.ending,)
 
 
@@ -104,7 +107,7 @@ def find_format(dataset: DataSet) -> ShardFormat:
 
 def select_indexed(of: ShardFormat, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those options of a format's source on which the tables of shards depend."""
-    model: Any = SOURCES.find(of.source)
+    model = _find_source(of)
     return {name: value for name, value in options.items() if name not in model.not_indexed}
 
 
@@ -139,7 +142,14 @@ def _find_by_ending(pattern: str) -> ShardFormat:
     )
 
 
-def create_source(dataset: DataSet, path: str | Path = "shards") -> Source:
+def _find_source(of: ShardFormat) -> Any:
+    """Return the class of the source of a format."""
+    from gpupipe.dataset.source import SOURCES  # it takes long
+
+    return SOURCES.find(of.source)
+
+
+def create_source(dataset: DataSet, path: str | Path = "shards") -> "Source":
     """Return the source that reads the shards of a data set.
 
     Args:
@@ -150,7 +160,7 @@ def create_source(dataset: DataSet, path: str | Path = "shards") -> Source:
         pydantic.ValidationError: There is no such format, or an option is wrong. Its location is
             that in the data set.
     """
-    model: Any = SOURCES.find(find_format(dataset).source)
+    model = _find_source(find_format(dataset))
     options: dict[str, Any] = {**dataset.options, model.shard_option: str(path)}
     if isinstance(dataset.values, tuple) and dataset.values:
         raise create_error(

@@ -22,6 +22,8 @@ Image = NDArray[np.uint8]
 _log = logging.getLogger("gpupipe")
 _FIRST_POLL_SECONDS, _POLL_SECONDS = 0.01, 0.1
 """The first pause between two looks for what is awaited, and the longest. They grow by a third."""
+_LOOK_SECONDS = 0.003
+"""The pause between two looks at the size of the commit log, which take a few microseconds."""
 _LOG_AFTER_SECONDS = 1.0
 _START_SECONDS = 60.0
 """How long download workers may take to start."""
@@ -50,6 +52,7 @@ def wait_until(
     """
     began = last_change = time.monotonic()
     last_state, is_logged, pause = None, False, _FIRST_POLL_SECONDS
+    size = _measure_log(folder)
     while isinstance(result := attempt(), str):
         for pool in pools:
             pool.restart_killed()
@@ -65,9 +68,24 @@ def wait_until(
             is_logged = True
             workers = _describe_workers(pools, reports)
             _log.warning("gpupipe cache: %s: %s (%s)", purpose, result, workers)
-        time.sleep(pause)
-        pause = min(pause * 4 / 3, _POLL_SECONDS)
+        _sleep(folder, size, pause)
+        pause, size = min(pause * 4 / 3, _POLL_SECONDS), _measure_log(folder)
     return result
+
+
+def _measure_log(folder: CacheFolder) -> int:
+    """Return the bytes of the commit log."""
+    try:
+        return folder.commit_log.path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _sleep(folder: CacheFolder, size: int, seconds: float) -> None:
+    """Sleep, but not longer than while the commit log has `size` bytes."""
+    end = time.monotonic() + seconds
+    while (rest := end - time.monotonic()) > 0 and _measure_log(folder) == size:
+        time.sleep(min(rest, _LOOK_SECONDS))
 
 
 def _describe_workers(pools: Collection[WorkerPool], reports: list[dict[str, Any]]) -> str:

@@ -1,30 +1,17 @@
 """Starts the processes of download workers, one of them before its task is known.
 
 A worker imports for as long as `load` does, and both can do so at the same time. So this module
-imports little beside the standard library. It is also what a worker runs:
-
-    python -m gpupipe.cache.worker_process [PROTOCOL...]
-
-The worker imports fsspec's clients of the protocols, such as s3, before its first task.
+imports little beside the standard library. What a worker runs is worker_main.py.
 """
 
 import os
-import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from gpupipe.runtime.files import expand_user, open_regular
-from gpupipe.runtime.garbage_collection import pause_collection
 from gpupipe.runtime.process import ChildProcess
 
 _PACKAGES = str(Path(__file__).parents[2])
-_SOURCE = re.compile(r"""\bsource['"]?\s*[:=]\s*['"]?remote\b""")
-_URL = re.compile(r"""\burl['"]?\s*[:=]\s*['"]?([a-z][a-z0-9+.-]*)://""")
-_MAX_BYTES = 1 << 20
-"""At most so much of a config is read, to see whether its data set is remote."""
 _early: list[ChildProcess] = []
 """Workers that wait for their first task, and of which nobody knows yet."""
 
@@ -38,7 +25,7 @@ def start_worker(line: bytes) -> ChildProcess:
     Args:
         line: The task, a line of JSON.
     """
-    process = _take_early() or _start()
+    process = _take_early() or _start(b"")
     process.write(line)
     return process
 
@@ -53,8 +40,13 @@ def _take_early() -> ChildProcess | None:
     return None
 
 
-def _start(*protocols: str) -> ChildProcess:
-    """Start a worker without a task, which imports the clients of some protocols."""
+def _start(expected: bytes, *protocols: str) -> ChildProcess:
+    """Start a worker without a task, which imports the clients of some protocols.
+
+    Args:
+        expected: The line for `early_listing.list_early`.
+        protocols: The protocols, such as s3.
+    """
     python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(python_path),
@@ -62,30 +54,22 @@ def _start(*protocols: str) -> ChildProcess:
         "OPENBLAS_NUM_THREADS": "1",  # NumPy would start a thread for each core
         "PYDANTIC_DISABLE_PLUGINS": "__all__",  # to look for them reads each installed package
     }
-    return ChildProcess("-m", "gpupipe.cache.worker_process", *protocols, env=environment)
+    arguments = ("-m", "gpupipe.cache.worker_main", *protocols)
+    return ChildProcess(*arguments, request=expected + b"\n", env=environment)
 
 
 @contextmanager
-def start_early(
-    config: object, overrides: Sequence[str], changes: Mapping[str, Any]
-) -> Iterator[None]:
-    """Start a download worker if a config is one of a remote data set, as far as its text says.
+def start_early(expected: bytes, *protocols: str) -> Iterator[None]:
+    """Start a download worker.
 
     The first `start_worker` in the context takes it. It ends with the context if there is none, as
     with settings that need no worker.
 
     Args:
-        config: What `load` takes: the path of a YAML file, a dict, or anything else.
-        overrides: The overrides of `load`.
-        changes: The keyword arguments of `load`.
+        expected: The line for `early_listing.list_early`, without its end.
+        protocols: The protocols of the store, such as s3.
     """
-    text = "\n".join([_read_text(config), *overrides, _read_text(changes)])
-    is_first_rank = os.environ.get("RANK", "0") == "0"  # the others start no workers
-    if not is_first_rank or _SOURCE.search(text) is None:
-        yield
-        return
-    url = _URL.search(text)
-    process = _start(*([] if url is None else [url[1]]))
+    process = _start(expected, *protocols)
     _early.append(process)
     try:
         yield
@@ -94,31 +78,3 @@ def start_early(
             _early.remove(process)
             process.terminate()  # or it ends only after all imports
             process.end()
-
-
-def _read_text(config: object) -> str:
-    """Return the file of a config, or the source and the url of a dict; "" if there are none."""
-    if isinstance(config, Mapping):
-        data = config.get("data")
-        if not isinstance(data, Mapping):
-            return ""
-        return "".join(f"{name}: {data.get(name)}\n" for name in ("source", "url"))
-    with suppress(OSError, ValueError, TypeError):
-        path = expand_user(config)  # type: ignore[arg-type]
-        with open_regular(path) as file:
-            return file.read(_MAX_BYTES).decode(errors="replace")
-    return ""
-
-
-def main(protocols: Sequence[str]) -> None:
-    """Import what a worker needs, and run the tasks from standard input."""
-    with pause_collection():
-        from gpupipe.cache import downloader, file_system
-
-        for protocol in protocols:
-            file_system.import_client(protocol)
-    downloader.run_tasks()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -4,7 +4,6 @@ A subclass of ShardedSource reads a shard as ShardFiles: the names, labels and b
 samples. `join_shards` builds the index from all ShardFiles.
 """
 
-import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
+from gpupipe.dataset.braces import MAX_SHARDS, expand_braces
 from gpupipe.dataset.class_names import number_labels
 from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
@@ -28,9 +28,6 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, counted
 from gpupipe.formats.list_values import ListValues
 from gpupipe.schema.field_types import WHOLE, expand_home
-
-_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_MAX_SHARDS = 1_000_000
 
 
 def _check_dtype(dtype: str) -> str:
@@ -270,32 +267,14 @@ def _find(patterns: str | tuple[str, ...], option: str, ending: str = "") -> lis
     every = [patterns] if isinstance(patterns, str) else list(patterns)
     unbraced = [one for pattern in every for one in expand_braces(pattern)]
     matches = [path for pattern in unbraced for path in _find_matches(pattern, option, ending)]
-    if len(matches) > _MAX_SHARDS:
+    if len(matches) > MAX_SHARDS:
         raise DataError(
-            f"{every[0]}: {len(matches):,} shards are more than gpupipe takes ({_MAX_SHARDS:,})"
+            f"{every[0]}: {len(matches):,} shards are more than gpupipe takes ({MAX_SHARDS:,})"
         )
     return matches
 
 
-def expand_braces(pattern: str) -> list[str]:
-    """Return one pattern for each number in braces: a{0..2} becomes a0, a1 and a2."""
-    match = _BRACES.search(pattern)
-    if match is None:
-        return [pattern]
-    first, last = int(match[1]), int(match[2])
-    if not 0 <= last - first < _MAX_SHARDS:
-        raise DataError(
-            f"{pattern}: {match[0]} should count upwards, to at most {_MAX_SHARDS:,} shards"
-        )
-    width = len(match[1]) if match[1].startswith("0") else 0
-    return [
-        one
-        for n in range(first, last + 1)
-        for one in expand_braces(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")
-    ]
-
-
-def _find_matches(pattern: str, option: str, ending: str) -> list[Path]:
+def _find_matches(pattern: str, option: str, ending: str = "") -> list[Path]:
     """List what matches a pattern without braces: files; with `ending`, folders and such files.
 
     Raises DataError if there is none.

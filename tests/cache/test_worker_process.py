@@ -3,7 +3,6 @@
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from gpupipe.cache.worker_process import start_early
 from helpers.cached_loading import alive, waited
 from helpers.leftovers import list_children
 
-REMOTE = {"data": {"source": "remote", "url": "file:///photographs"}}
-FOLDER = {"data": {"source": "folder", "root": "/photographs/remote"}}
-
 
 def new_children(before: set[int]) -> set[int]:
     return set(list_children(os.getpid())) - before
@@ -26,7 +22,7 @@ def new_children(before: set[int]) -> set[int]:
 @pytest.fixture
 def before(blobs: Path, tmp_path: Path) -> set[int]:
     """The children of this process, after that which the others are forks of has begun."""
-    with start_early(REMOTE, (), {}):
+    with start_early(b"", "file"):
         pass
     return set(list_children(os.getpid()))
 
@@ -37,7 +33,7 @@ def test_the_first_worker_is_the_one_that_was_started_early(
     options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
     data = DataSet(url=f"file://{blobs}")
     folder = prepare_folder(options, data)
-    with start_early(REMOTE, (), {}):
+    with start_early(b"", "file"):
         early = new_children(before)
         idle = list_dataset(data, options)
         assert new_children(before) == early
@@ -57,54 +53,9 @@ def test_a_worker_that_was_killed_is_not_taken(
     options = CacheOptions(dir=tmp_path / "cache", max_bytes="4MB", shard_size="100kB")
     data = DataSet(url=f"file://{blobs}")
     folder = prepare_folder(options, data)
-    with start_early(REMOTE, (), {}):
+    with start_early(b"", "file"):
         (early,) = new_children(before)
         os.kill(early, signal.SIGKILL)
         waited(lambda: not alive(early), 100)
         list_dataset(data, options).end()
     assert listing.is_listed(folder)
-
-
-@pytest.mark.parametrize(
-    ("config", "overrides", "changes", "is_remote"),
-    [
-        (REMOTE, (), {}, True),
-        (FOLDER, (), {}, False),
-        (FOLDER, ("data.source=remote", "data.url=file:///a"), {}, True),
-        ("lfw", (), REMOTE, True),
-        ("data: {source: remote, url: file:///a}", (), {}, True),
-        ("data:\n  url: file:///a\n  source: 'remote'\n", (), {}, True),
-        ("data: {source: remotely}", (), {}, False),
-        ("lfw", (), {}, False),
-        ([1, 2], (), {}, False),
-        ({"data": None}, (), {}, False),
-    ],
-)
-def test_the_text_of_a_config_says_whether_one_starts(
-    tmp_path: Path,
-    before: set[int],
-    config: Any,
-    overrides: tuple[str, ...],
-    changes: dict[str, Any],
-    is_remote: bool,
-) -> None:
-    if isinstance(config, str) and ":" in config:
-        path = tmp_path / "config.yaml"
-        path.write_text(config)
-        config = path
-    with start_early(config, overrides, changes):
-        assert len(new_children(before)) == is_remote
-    assert new_children(before) == set()
-
-
-@pytest.mark.parametrize("name", ["pipe", "/dev/zero"])
-def test_what_may_never_end_is_not_read(tmp_path: Path, before: set[int], name: str) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with start_early(tmp_path / name, (), {}):
-        assert new_children(before) == set()
-
-
-def test_only_the_first_rank_starts_one(before: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    with start_early(REMOTE, (), {}):
-        assert new_children(before) == set()

@@ -1,0 +1,91 @@
+"""Lists a data set before the task to do so comes, and begins to fetch its first shard.
+
+`load` takes as long to read a config as a download worker to start. So the worker begins with what
+the text of the config says, and keeps the answers of the store in memory. It changes no file, and
+nothing is used unless the task comes to be of the same data set and cache.
+"""
+
+import json
+from dataclasses import dataclass
+
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.fetching import draw_first
+from gpupipe.cache.listing import Listing
+from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.store import PART, Store
+from gpupipe.cache.store_listing import list_samples
+from gpupipe.cache.stored_formats import find_format
+from gpupipe.errors import DataError
+
+
+@dataclass(frozen=True)
+class EarlyListing:
+    """What the store answered.
+
+    Attributes:
+        dataset: The data set.
+        cache: The settings of the cache.
+        store: The store, with a part of the first shard on its way.
+        outcome: The listing, or why there is none.
+    """
+
+    dataset: DataSet
+    cache: CacheOptions
+    store: Store
+    outcome: Listing | DataError
+
+    def fits(self, dataset: DataSet, cache: CacheOptions) -> bool:
+        """Return whether a task has the same settings."""
+        return (dataset, cache) == (self.dataset, self.cache)
+
+    def get_rows(self) -> Listing:
+        """Return the listing.
+
+        Raises:
+            DataError: The store could not be listed.
+        """
+        if isinstance(self.outcome, DataError):
+            raise self.outcome
+        return self.outcome
+
+
+def list_early(line: bytes) -> EarlyListing | None:
+    """List a data set, unless the cache has a listing, or the settings are not whole.
+
+    Args:
+        line: JSON: the `data` of a config, or the text of a config in YAML. It may be empty.
+    """
+    try:
+        data = json.loads(line)
+        if isinstance(data, str):
+            import yaml
+
+            data = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))["data"]
+        options = CacheOptions(**data["cache"])
+        dataset = DataSet(**{name: data[name] for name in DataSet.model_fields.keys() & data})
+        cache = options.model_copy(update={"dir": options.dir.absolute()})
+        is_folder = dataset.shards is not None and find_format(dataset).is_folder
+        if is_folder or CacheFolder(cache).listing_path.exists():
+            return None
+        store = Store(dataset, cache.retries, cache.timeout)
+    except Exception:  # `load` says what is wrong
+        return None
+    return EarlyListing(dataset, cache, store, _list(dataset, cache, store))
+
+
+def _list(dataset: DataSet, cache: CacheOptions, store: Store) -> Listing | DataError:
+    try:
+        rows = list_samples(dataset, store, cache.connections)
+    except DataError as e:
+        return e
+    has_shards = dataset.shards is not None and not find_format(dataset).is_sized
+    if has_shards and cache.workers and cache.rate_limit is None:
+        _begin_to_fetch(dataset, store, rows)
+    return rows
+
+
+def _begin_to_fetch(dataset: DataSet, store: Store, rows: Listing) -> None:
+    """Begin to fetch the first part of the shard that comes first into an empty cache."""
+    file = rows.get_file(draw_first(rows, dataset.seed, dataset.weight is not None))
+    if file.size > 0:
+        store.prefetch(file.name, 0, min(PART, file.size))
