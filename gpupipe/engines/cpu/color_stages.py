@@ -117,12 +117,12 @@ def make_tables(op: ops.ColorOp, rows: NDArray[np.bool_]) -> NDArray[np.uint8]:
         return torch.stack(tables).reshape(-1, len(VALUES[0, 0])).numpy() if tables else _NO_TABLES
     values = [torch.from_numpy(v[rows]).movedim(0, -1).unsqueeze(-1) for v in op.values]
     values = [v.to(torch.float32) if v.is_floating_point() else v for v in values]
-    pixels = VALUES[0].to(torch.float32) * (1 / _MAX_VALUE)
-    numbers = formula(pixels, *values).clamp(0.0, 1.0) * SCALE_TO_LEVELS
+    numbers = formula(_SCALED, *values).clamp(0.0, 1.0) * SCALE_TO_LEVELS
     table: NDArray[np.uint8] = numbers.to(torch.uint8).expand(len(chosen), -1).numpy()
     return table
 
 
+_SCALED = VALUES[0].to(torch.float32) * (1 / _MAX_VALUE)
 _NO_TABLES = np.zeros((0, _MAX_VALUE + 1), np.uint8)
 
 

@@ -93,12 +93,12 @@ def _run_resize(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
     return resized
 
 
-def _is_antialiased_uint8(op: ops.ResizeOp) -> bool:
-    """Return whether `_run_resize_uint8` can do a resize."""
+def is_antialiased_uint8(op: ops.ResizeOp) -> bool:
+    """Return whether `run_resize_uint8` can do a resize."""
     return op.spec.dtype == "uint8" and op.antialias and op.interpolation != "nearest"
 
 
-def _run_resize_uint8(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
+def run_resize_uint8(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
     """Resize by calling torchvision's kernel directly: a third faster than its function."""
     height, width = ops.as_ints(op.sizes, row)
     array = as_packed(pixels)
@@ -106,7 +106,8 @@ def _run_resize_uint8(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
         return pixels
     resized = scratch.take((height, width, array.shape[2]))
     arguments = [height, width], False, None, None
-    _ANTIALIASED[op.interpolation](as_tensor(array)[None], *arguments, out=as_tensor(resized)[None])
+    out = as_tensor(resized).unsqueeze(0)
+    _ANTIALIASED[op.interpolation](as_tensor(array).unsqueeze(0), *arguments, out=out)
     return resized
 
 
@@ -215,7 +216,7 @@ RULES = [
     single(ops.DecodeOp, "decode", run_decode),
     single(ops.CropOp, "crop", run_crop),
     single(ops.PadOp, "numpy.pad", _run_pad),
-    single(ops.ResizeOp, "torch.interpolate", _run_resize_uint8, _is_antialiased_uint8),
+    single(ops.ResizeOp, "torch.interpolate", run_resize_uint8, is_antialiased_uint8),
     single(ops.ResizeOp, "torchvision.resize", _run_resize, needs_torchvision=True),
     single(ops.FlipOp, "torch.flip", _run_flip),
     single(ops.TransposeOp, "numpy.swapaxes", _run_transpose),

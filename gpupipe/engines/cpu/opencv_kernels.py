@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu import opencv_colors, opencv_levels, ops
+from gpupipe.engines.cpu import kernels, opencv_colors, opencv_levels, ops
 from gpupipe.engines.cpu.delivery import (
     CONVERTED,
     Conversion,
@@ -53,6 +53,24 @@ def _run_flip(op: ops.FlipOp, pixels: Pixels, row: int) -> Pixels:
         return pixels
     array = as_packed(pixels)
     return with_channels(cv2.flip(array, code, dst=scratch.take(array.shape)))
+
+
+def _run_resize(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
+    """Resize RGB with a fourth channel: torch takes a fifth less time, and computes the same."""
+    array = as_array(pixels)
+    height, width = ops.as_ints(op.sizes, row)
+    if array.shape[:2] == (height, width):
+        return pixels
+    if array.strides[1:] != (3, 1):
+        array = as_packed(array)
+    colors = scratch.take((*array.shape[:2], 4))
+    cv2.cvtColor(array, cv2.COLOR_RGB2RGBA, dst=colors)
+    resized = as_array(kernels.run_resize_uint8(op, colors, row))
+    return cv2.cvtColor(resized, cv2.COLOR_RGBA2RGB, dst=scratch.take((height, width, 3)))
+
+
+def _is_rgb_resize(op: ops.ResizeOp) -> bool:
+    return kernels.is_antialiased_uint8(op) and op.spec.channels == 3
 
 
 def _run_transpose(op: ops.TransposeOp, pixels: Pixels, row: int) -> Pixels:
@@ -180,24 +198,32 @@ def _deliver(conversion: Conversion, changes: Sequence[ops.Op], pixels: Pixels, 
 
     `changes` are changes of levels before the conversion, which the table does too.
     """
-    array, output = as_packed(pixels), conversion.output
-    height, width, channels = array.shape
-    table = conversion.table(channels)
-    levels = opencv_levels.find_levels(changes, array, row)
-    if levels is not None:
-        values = table.numpy()[np.arange(channels)[:, None], 0, levels.T]
-        table = torch.from_numpy(values[:, None])
+    output = conversion.output
     if not output.is_interleaved:
-        planes: Array = array.transpose(2, 0, 1)
-        if channels > 1:
-            planes = scratch.take((channels, height, width))
-            cv2.split(array, list(planes))
+        planes = opencv_colors.split(pixels)
+        table = _find_table(conversion, changes, planes.transpose(1, 2, 0), row)
         _deliver_planes(output, table, planes, row)
         return
+    array = as_packed(pixels)
+    height, width, channels = array.shape
+    table = _find_table(conversion, changes, array, row)
     if output.begin(row, (channels, height, width), table.dtype):
         values = table.permute(1, 2, 0).contiguous()
         slot = output.slot(row).permute(1, 2, 0)
         cv2.LUT(array, _as_bits(values.numpy()), dst=_as_bits(slot.numpy()))
+
+
+def _find_table(
+    conversion: Conversion, changes: Sequence[ops.Op], image: Array, row: int
+) -> torch.Tensor:
+    """Return the delivered value of each level of each channel, (C, 1, 256)."""
+    channels = image.shape[2]
+    table = conversion.table(channels)
+    levels = opencv_levels.find_levels(changes, image, row)
+    if levels is None:
+        return table
+    values = table.numpy()[np.arange(channels)[:, None], 0, levels.T]
+    return torch.from_numpy(values[:, None])
 
 
 def _deliver_planes(output: Output, table: torch.Tensor, planes: Array, row: int) -> None:
@@ -247,6 +273,7 @@ def create_rules() -> list[Rule]:
         Rule((ops.WarpOp, *CONVERTED), _bind_warp),
         Rule((opencv_levels.LEVELS, *CONVERTED), _bind_delivery),
         Rule(CONVERTED, _bind_delivery),
+        single(ops.ResizeOp, "torch.interpolate", _run_resize, _is_rgb_resize),
         single(ops.FlipOp, "cv2.flip", _run_flip, lambda op: op.spec.dtype == "uint8"),
         single(ops.TransposeOp, "cv2.transpose", _run_transpose, _can_transpose),
         single(ops.CropOp, "cv2.copyMakeBorder", _run_crop, _is_filled),

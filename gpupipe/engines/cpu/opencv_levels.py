@@ -6,8 +6,7 @@ computed from the mean, the extremes or the histogram of the image. Successive t
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import cv2
 import numpy as np
@@ -21,9 +20,9 @@ from gpupipe.engines.cpu.opencv_colors import (
     FULL,
     RGB,
     TRUNCATE,
-    blend,
     is_uint8,
     make_rule,
+    split,
     to_grayscale,
 )
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, with_channels
@@ -31,11 +30,12 @@ from gpupipe.engines.cpu.program import Series, SwitchOp, single
 
 _ALL_VALUES = np.arange(FULL + 1, dtype=np.float32)
 _EXACT_PIXELS, _ROWS_APART = 1 << 16, 16
-"""See `_find_mean`."""
+"""See `_estimate_mean`."""
 
 
-def _run_pointwise(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
-    return _apply_table(as_packed(pixels), _find_pointwise(op, row))
+def _run_table(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
+    planes = split(pixels)
+    return _look_up(planes, _find_table(op, planes, row)).transpose(1, 2, 0)
 
 
 def _find_pointwise(op: ops.ColorOp, row: int) -> Array:
@@ -44,9 +44,12 @@ def _find_pointwise(op: ops.ColorOp, row: int) -> Array:
     return make_tables(op, np.arange(count) == row)
 
 
-def _apply_table(array: Array, table: Array) -> Array:
-    """Look up each value in a table (1, 256), or (1, 256, C) if each channel has its own table."""
-    return with_channels(cv2.LUT(array, table, dst=scratch.take(array.shape)))
+def _look_up(planes: Array, levels: Array) -> Array:
+    """Replace the levels of planes, (C, H, W), by `levels`, (256, 1) or (256, C)."""
+    changed, tables = scratch.take(planes.shape), np.ascontiguousarray(levels.T)
+    for n, plane in enumerate(planes):
+        cv2.LUT(plane, tables[n % len(tables)], dst=changed[n])
+    return changed
 
 
 def _scale(array: Array, factor: float, offset: np.float32) -> Array:
@@ -54,16 +57,20 @@ def _scale(array: Array, factor: float, offset: np.float32) -> Array:
     table = _find_scaled(factor, offset)
     # These are faster than a lookup, each than the next. They round some whole numbers the other
     # way, and the first makes negative numbers positive.
-    if np.array_equal(_stretch_absolute(ALL_LEVELS, factor, offset)[..., 0], table):
-        return _stretch_absolute(array, factor, offset)
-    if np.array_equal(blend(ALL_LEVELS, factor, ALL_LEVELS, 0.0, float(offset)), table):
-        return blend(array, factor, array, 0.0, float(offset))
-    return _apply_table(array, table)
+    for run in (_scale_absolute, _scale_clamped):
+        if np.array_equal(run(ALL_LEVELS, factor, float(offset))[..., 0], table):
+            return run(array, factor, float(offset))
+    return with_channels(cv2.LUT(array, table, dst=scratch.take(array.shape)))
 
 
-def _stretch_absolute(array: Array, factor: float, offset: np.float32) -> Array:
+def _scale_absolute(array: Array, factor: float, offset: float) -> Array:
     out = scratch.take(array.shape)
-    return with_channels(cv2.convertScaleAbs(array, out, factor, float(offset) - TRUNCATE))
+    return with_channels(cv2.convertScaleAbs(array, out, factor, offset - TRUNCATE))
+
+
+def _scale_clamped(array: Array, factor: float, offset: float) -> Array:
+    out = scratch.take(array.shape)
+    return with_channels(cv2.addWeighted(array, factor, array, 0.0, offset - TRUNCATE, dst=out))
 
 
 def _find_scaled(factor: float, offset: np.float32) -> Array:
@@ -74,54 +81,74 @@ def _run_brightness(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     return _scale(as_packed(pixels), float(op.values[0][row]), np.float32(0))
 
 
-def _run_contrast(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
-    """Blend an image with the mean of its grayscale image."""
-    array = as_packed(pixels)
-    return _scale(array, *_find_contrast(op, array, row))
+def _run_by_mean(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
+    return _scale(as_packed(pixels), *_BY_MEAN[op.name](op, split(pixels), row))
 
 
 def _find_contrast(
-    op: ops.ColorOp, array: Array, row: int, is_last: bool = False
+    op: ops.ColorOp, planes: Array, row: int, mean: float | None = None
 ) -> tuple[float, np.float32]:
-    """Return the factor and the offset of a change of contrast."""
-    factor, mean = float(op.values[0][row]), _find_mean(array, is_last)
+    """Return the factor and the offset that blend an image with the mean of its grayscale image.
+
+    `mean` is that mean, if it is known.
+    """
+    factor, mean = float(op.values[0][row]), _find_mean(planes) if mean is None else mean
     return factor, np.float32(mean) * np.float32(1 - factor)
 
 
-def _find_mean(array: Array, is_last: bool) -> float:
-    """Return the mean of the grayscale image.
+def _find_mean(planes: Array) -> float:
+    """Return the mean of the grayscale image."""
+    gray = planes[0] if len(planes) == 1 else to_grayscale(planes)
+    return float(cv2.sumElems(gray)[0] / gray.size)
 
-    If `is_last`, nothing can enlarge a difference of a level that the mean makes. Then the mean of
-    a large image takes a quarter of the time: the mean of the luma is exact, and the fractions that
-    a grayscale image drops are those of every 16th row. Photographs differ by 0.01 levels from
-    there to the other rows, and no image by more than 1.
+
+def _find_luma(planes: Array) -> float:
+    """Return the mean of the luma, with its fractions."""
+    sums = [cv2.sumElems(plane)[0] for plane in planes]
+    return float(np.dot(LUMA, sums) / planes[0].size)
+
+
+def _estimate_mean(earlier: Sequence[ops.ColorOp], planes: Array, row: int) -> float | None:
+    """Return the mean of a large grayscale image to 0.01 levels, in half of the time or less.
+
+    That is exact enough if no change but of brightness follows. The mean of the luma is exact. The
+    fractions that brightness and a grayscale image drop are those of every 16th row. Photographs
+    differ by 0.01 levels from there to the other rows, and no image by more than 2.
+
+    Args:
+        earlier: The changes of levels before.
+        planes: The planes of the image before `earlier`.
+        row: The row of the sample.
+
+    Returns:
+        The mean after `earlier`; None for small images, and after more than a brightness.
     """
-    pixels = array.shape[0] * array.shape[1]
-    if array.shape[2] == 1:
-        return _find_luma(array[..., 0])
-    if pixels <= _EXACT_PIXELS or not is_last:
-        return _find_luma(to_grayscale(array))
-    rows = array[::_ROWS_APART]
-    fractions = _find_luma(rows) - _find_luma(to_grayscale(rows))
-    return _find_luma(array) - fractions
+    is_large = len(planes) == RGB and planes[0].size > _EXACT_PIXELS
+    if not is_large or [op.name for op in earlier] not in ([], ["adjust_brightness"]):
+        return None
+    factor = float(earlier[0].values[0][row]) if earlier else 1.0
+    rows = changed = np.ascontiguousarray(planes[:, ::_ROWS_APART])
+    if earlier:
+        changed = _look_up(rows, _find_table(earlier[0], rows, row))
+    luma, luma_of_rows = (factor * _find_luma(_limit(part, factor)) for part in (planes, rows))
+    return luma - (luma_of_rows - _find_mean(changed))
 
 
-def _find_luma(array: Array) -> float:
-    """Return the mean of the luma, with its fractions; of a grayscale image (H, W), the mean."""
-    sums = cv2.sumElems(array)
-    total = sums[0] if array.ndim == 2 else np.dot(LUMA, sums[:RGB])
-    return float(total / (array.shape[0] * array.shape[1]))
+def _limit(planes: Array, factor: float) -> Array:
+    """Lower the levels that become 255 to the lowest of them."""
+    if factor <= 1:
+        return planes
+    limited, width = scratch.take(planes.shape), planes.shape[2]
+    flat, highest = planes.reshape(-1, width), math.ceil(FULL / factor)
+    cv2.threshold(flat, highest, FULL, cv2.THRESH_TRUNC, dst=limited.reshape(-1, width))
+    return limited
 
 
-def _run_scaled_by_mean(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
-    array = as_packed(pixels)
-    return _scale(array, *_find_scaled_by_mean(op, array, row))
-
-
-def _find_scaled_by_mean(op: ops.ColorOp, array: Array, row: int) -> tuple[float, np.float32]:
+def _find_scaled_by_mean(op: ops.ColorOp, planes: Array, row: int) -> tuple[float, np.float32]:
     """Return the factor and the offset of a change by the mean of all values."""
     factor, shift = (float(values[row]) for values in op.values)
-    return factor, np.float32(shift * sum(cv2.sumElems(array)) / array.size)
+    total = sum(cv2.sumElems(plane)[0] for plane in planes)
+    return factor, np.float32(shift * total / planes.size)
 
 
 def _run_invert(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
@@ -171,38 +198,28 @@ def _equalize(plane: Array) -> Array:
     return table.astype(np.uint8)
 
 
-def _run_by_plane(
-    make_table: Callable[[Array], Array], op: ops.ColorOp, pixels: Pixels, row: int
-) -> Pixels:
-    """Apply to each channel the table that `make_table` computes from that channel."""
-    array = as_packed(pixels)
-    planes = cv2.split(array)
-    return _apply_table(array, np.stack([make_table(plane) for plane in planes], -1)[None])
-
-
-def find_levels(series: Iterable[ops.Op], array: Array, row: int) -> Array | None:
+def find_levels(series: Iterable[ops.Op], image: Array, row: int) -> Array | None:
     """Return the new level of each level of an image, after successive changes of levels.
 
     Args:
         series: The operations. `LEVELS` accepts each of them.
-        array: The image before them, (H, W, C), packed.
+        image: The image before them, (H, W, C).
         row: The row of the sample.
 
     Returns:
         The levels, (256, 1) or (256, C); None if nothing changes in this sample.
     """
-    levels = None
-    waiting: list[tuple[ops.ColorOp, Array]] = []
-    """The changes that `array` lacks, and their tables."""
     changes = list(_list_changes(series, row))
-    for op in changes:
-        if op.name in _BY_IMAGE:
-            for change, table in waiting:
-                array = _change_levels(change, array, table, row)
-            waiting = []
-        table = _find_table(op, array, row, op is changes[-1])
+    planes, levels = split(image) if changes else image, None
+    for n, op in enumerate(changes):
+        mean, before = None, planes
+        is_followed = any(later.name != "adjust_brightness" for later in changes[n + 1 :])
+        if op.name == "adjust_contrast" and not is_followed:
+            mean = _estimate_mean(changes[:n], planes, row)
+        if levels is not None and mean is None and op.name in _BY_IMAGE:
+            before = _look_up(planes, levels)
+        table = _find_table(op, before, row, mean)
         levels = table if levels is None else _compose(levels, table)
-        waiting.append((op, table))
     return levels
 
 
@@ -216,27 +233,23 @@ def _list_changes(series: Iterable[ops.Op], row: int) -> Iterator[ops.ColorOp]:
             yield op
 
 
-def _change_levels(op: ops.ColorOp, array: Array, table: Array, row: int) -> Array:
-    if op.name == "adjust_brightness":
-        return _scale(array, float(op.values[0][row]), np.float32(0))
-    return _apply_table(array, table[None])
-
-
 def _compose(first: Array, then: Array) -> Array:
     """Return the levels (256, C) after two changes, each (256, 1) or (256, C)."""
-    channels = max(first.shape[1], then.shape[1])
-    then = np.broadcast_to(then, (len(then), channels))
-    return np.take_along_axis(then, np.broadcast_to(first, then.shape).astype(np.intp), 0)
+    levels: Array = then[first, np.arange(then.shape[1])]
+    return levels
 
 
-def _find_table(op: ops.ColorOp, array: Array, row: int, is_last: bool) -> Array:
-    """Return the new level of each level of an image, (256, 1) or (256, C)."""
+def _find_table(op: ops.ColorOp, planes: Array, row: int, mean: float | None = None) -> Array:
+    """Return the new level of each level of an image, (256, 1) or (256, C).
+
+    `mean` is that of the grayscale image after changes that `planes` may lack, if it is known.
+    """
     if op.name in _BY_PLANE:
-        return np.stack([_BY_PLANE[op.name](plane) for plane in cv2.split(array)], -1)
-    if op.name == "adjust_contrast":
-        return _find_scaled(*_find_contrast(op, array, row, is_last)).T
-    if op.name == "scale_and_shift_by_mean":
-        return _find_scaled(*_find_scaled_by_mean(op, array, row)).T
+        return np.stack([_BY_PLANE[op.name](plane) for plane in planes], -1)
+    if mean is not None:
+        return _find_scaled(*_find_contrast(op, planes, row, mean)).T
+    if op.name in _BY_MEAN:
+        return _find_scaled(*_BY_MEAN[op.name](op, planes, row)).T
     if op.name == "adjust_brightness":
         return _find_scaled(float(op.values[0][row]), np.float32(0)).T
     if op.name in _ON_LEVELS:  # the kernel of an image takes less time than torch on 256 levels
@@ -254,7 +267,11 @@ def _is_levels(op: ops.Op) -> bool:
 
 _ON_LEVELS = {"invert": _run_invert, "posterize": _run_posterize, "solarize": _run_solarize}
 _BY_PLANE = {"autocontrast": _stretch, "equalize": _equalize}
-_BY_IMAGE = {"adjust_contrast", "scale_and_shift_by_mean", *_BY_PLANE}
+_BY_MEAN: dict[str, Callable[[ops.ColorOp, Array, int], tuple[float, np.float32]]] = {
+    "adjust_contrast": _find_contrast,
+    "scale_and_shift_by_mean": _find_scaled_by_mean,
+}
+_BY_IMAGE = {*_BY_MEAN, *_BY_PLANE}
 """Changes of levels that depend on the image."""
 LEVELS = Series((ops.ColorOp, SwitchOp), _is_levels)
 """Operations that replace each level of an image, or of each of its channels, by another."""
@@ -275,9 +292,9 @@ RULES = [
     make_rule("invert", "numpy.invert", _run_invert),
     make_rule("posterize", "numpy.bitwise_and", _run_posterize),
     make_rule("solarize", "numpy.bitwise_xor", _run_solarize),
-    single(ops.ColorOp, "cv2.LUT", _run_pointwise, _is_pointwise, needs_torchvision=True),
-    make_rule("adjust_contrast", "cv2.addWeighted", _run_contrast),
-    make_rule("scale_and_shift_by_mean", "cv2.addWeighted", _run_scaled_by_mean),
-    make_rule("autocontrast", "cv2.LUT", partial(_run_by_plane, _stretch)),
-    make_rule("equalize", "cv2.LUT", partial(_run_by_plane, _equalize)),
+    single(ops.ColorOp, "cv2.LUT", _run_table, _is_pointwise, needs_torchvision=True),
+    make_rule("adjust_contrast", "cv2.addWeighted", _run_by_mean),
+    make_rule("scale_and_shift_by_mean", "cv2.addWeighted", _run_by_mean),
+    make_rule("autocontrast", "cv2.LUT", _run_table),
+    make_rule("equalize", "cv2.LUT", _run_table),
 ]

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.runtime.installation import has_opencv
+
 Array = NDArray[np.integer | np.floating]  # type: ignore[explicit-any]  # of NumPy's own
 """An array of numbers."""
 Pixels = Array | torch.Tensor
@@ -70,6 +72,10 @@ def as_packed(pixels: Pixels) -> Array:
     if array.flags.c_contiguous or array.dtype != np.uint8:
         return np.require(array, requirements=["C", "A"])
     packed = scratch.take(array.shape)
+    if array.shape[2] > 1 and array.transpose(2, 0, 1).flags.c_contiguous and has_opencv():
+        import cv2
+
+        return cv2.merge(list(array.transpose(2, 0, 1)), packed)  # 30 times as fast as NumPy
     packed[...] = array
     return packed
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu import kernels
-from gpupipe.engines.cpu.pixels import as_array
+from gpupipe.engines.cpu.pixels import as_array, as_tensor
 from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
@@ -63,3 +65,17 @@ def test_rows_become_columns(channels: int) -> None:
     tracer = trace(image)
     tracer.transpose()
     assert np.array_equal(run(tracer, image, "cv2.transpose"), image.swapaxes(0, 1))
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_resized_colors_are_torchvisions(interpolation: str) -> None:
+    image = numbers("uint8", 3)
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+    mode = InterpolationMode(interpolation)
+    for given in (image, planes, image[1:9, 2:11]):
+        for size in ([7, 9], [40, 31], list(given.shape[:2])):
+            tracer = trace(given)
+            tracer.resize(size, interpolation, True)
+            resized = run(tracer, given, "torch.interpolate")
+            expected = F.resize(as_tensor(given), size, mode, antialias=True)
+            assert np.array_equal(resized, as_array(expected)), size

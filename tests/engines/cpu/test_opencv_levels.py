@@ -132,11 +132,20 @@ def test_a_function_without_a_value_is_the_same_for_each_sample(
 
 
 @pytest.mark.parametrize("make", [picture, of_one_level, of_gray_levels])
-def test_a_last_contrast_of_large_images_is_within_a_level(make: Make) -> None:
-    image, tracer = make((300, 400), 3), Tracer([(300, 400)], Rules([]), Spec.of_image(3))
-    for factor in (0.0, 0.63, 1.37):
+@pytest.mark.parametrize("brightness", [None, 0.8, 1.2])
+def test_a_last_contrast_of_large_images_is_within_a_level(
+    make: Make, brightness: float | None
+) -> None:
+    image = make((300, 400), 3)
+    before = as_tensor(image)
+    if brightness is not None:
+        before = F.adjust_brightness(before, brightness)
+    for factor in (0.2, 0.63, 1.37):
+        tracer = Tracer([(300, 400)], Rules([]), Spec.of_image(3))
+        if brightness is not None:
+            tracer.color("adjust_brightness", np.array([brightness]))
         tracer.color("adjust_contrast", np.array([factor]))
-        levels = opencv_levels.find_levels(tracer.ops[-1:], image, 0)
+        levels = opencv_levels.find_levels(tracer.ops, image, 0)
         assert levels is not None
         made = as_tensor(levels[:, 0][image])
-        assert_close(made, F.adjust_contrast(as_tensor(image), factor), factor, share=0.02)
+        assert_close(made, F.adjust_contrast(before, factor), factor, share=0.02)

@@ -26,6 +26,8 @@ def test_packed_pixels_have_no_gaps_and_are_copied_only_if_they_had() -> None:
         assert packed.flags.c_contiguous
         assert np.array_equal(packed, as_array(given))
         assert not np.shares_memory(packed, PIXELS)
+    many = np.arange(5 * 3 * 4, dtype=np.uint8).reshape(5, 3, 4)
+    assert np.array_equal(as_packed(many.transpose(1, 2, 0)), many.transpose(1, 2, 0))
     floats = PIXELS.astype(np.float32)[:, ::2]
     assert np.array_equal(as_packed(floats), floats)
 
