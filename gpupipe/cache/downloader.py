@@ -190,6 +190,7 @@ def save_listing(
     with folder.lock():  # the listing comes last: what is listed is whole
         if members is not None:
             shard_members.save(members, folder)
+        folder.parts_path.unlink(missing_ok=True)  # of a lister that was killed here
         if parts is not None:
             file_parts.save(parts, folder)
         listing.save(rows, folder)

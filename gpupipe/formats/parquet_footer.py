@@ -188,33 +188,33 @@ def _pack(fields: _Fields, kind: _Kind, shift: int) -> bytes:
 
 
 def _describe_group(fields: _Fields) -> RowGroup:
-    chunks: list[ColumnChunk] = []
+    rows, chunks = 0, list[ColumnChunk]()
     for number, coded_as, value in fields:
-        if (number, coded_as) == (_COLUMNS, LIST):
+        if number == _ROWS and coded_as in INTEGERS:
+            rows = _decode(value)
+        elif (number, coded_as) == (_COLUMNS, LIST):
             chunks += [
                 _describe_chunk(description)
                 for column in value
                 for n, kind, description in column
                 if (n, kind) == (3, STRUCT)
             ]
-    return RowGroup(_find_number(fields, _ROWS), chunks, fields)
+    return RowGroup(rows, chunks, fields)
 
 
 def _describe_chunk(fields: _Fields) -> ColumnChunk:
-    data, dictionary = (_find_number(fields, n) for n in (_DATA, _DICTIONARY))
-    stored, inflated = (_find_number(fields, n) for n in (_STORED, _INFLATED))
-    path = next((value for n, kind, value in fields if (n, kind) == (_PATH, LIST)), b"\0")
-    reader = ThriftReader(path)
-    names = [reader.read_bytes() for _ in reader.iter_items(BINARY)]
-    # The dictionary, if there is one, comes first. Some writers give 0 as its place if not.
-    begin = min(data, dictionary or data)
-    name = names[0].decode(errors="replace") if names else ""
-    return ColumnChunk(name, begin, begin + stored, inflated)
-
-
-def _find_number(fields: _Fields, number: int) -> int:
-    """Return the integer in a field; 0 if there is none."""
+    numbers, name = dict.fromkeys((_INFLATED, _STORED, _DATA, _DICTIONARY), 0), ""
     for n, coded_as, value in fields:
-        if n == number and coded_as in INTEGERS:
-            return value if isinstance(value, int) else ThriftReader(value).read_integer()
-    return 0
+        if n in numbers and coded_as in INTEGERS:
+            numbers[n] = _decode(value)
+        elif (n, coded_as) == (_PATH, LIST):
+            reader = ThriftReader(value)
+            names = [reader.read_bytes() for _ in reader.iter_items(BINARY)]
+            name = names[0].decode(errors="replace") if names else ""
+    # The dictionary, if there is one, comes first. Some writers give 0 as its place if not.
+    begin = min(numbers[_DATA], numbers[_DICTIONARY] or numbers[_DATA])
+    return ColumnChunk(name, begin, begin + numbers[_STORED], numbers[_INFLATED])
+
+
+def _decode(value: int | bytes) -> int:
+    return value if isinstance(value, int) else ThriftReader(value).read_integer()

@@ -24,7 +24,11 @@ class ThriftReader:
     def iter_fields(self) -> Iterator[tuple[int, int]]:
         """Yield number and kind of each field of a structure; the caller reads or skips it."""
         field = 0
-        while head := self._read_byte():
+        while True:
+            head = self._data[self._at]
+            self._at += 1
+            if not head:
+                return
             field = field + (head >> 4) if head >> 4 else self.read_integer()
             yield field, head & 15
 
@@ -67,7 +71,11 @@ class ThriftReader:
         return self._data[self._at - 1]
 
     def _read_varint(self) -> int:
-        value = shift = 0
+        byte = self._data[self._at]  # most numbers have one
+        self._at += 1
+        if byte < 0x80:
+            return byte
+        value, shift = byte & 0x7F, 7
         while (byte := self._read_byte()) >= 0x80:
             value |= (byte & 0x7F) << shift
             shift += 7
@@ -76,12 +84,13 @@ class ThriftReader:
         return value | byte << shift
 
     def _skip_item(self, kind: int, depth: int = 0) -> None:
-        if kind in _FIXED_BYTES:
-            self._at += _FIXED_BYTES[kind]
-        elif kind in INTEGERS:
+        if kind in INTEGERS:
             self._read_varint()
         elif kind == BINARY:
-            self.read_bytes()
+            count = self._check_count(self._read_varint())
+            self._at += count
+        elif kind in _FIXED_BYTES:
+            self._at += _FIXED_BYTES[kind]
         elif depth > _MAX_DEPTH:
             raise DamagedError("its footer has structures in structures without end")
         else:
@@ -90,7 +99,8 @@ class ThriftReader:
     def _skip_container(self, kind: int, depth: int) -> None:
         if kind == STRUCT:
             for _, inner in self.iter_fields():
-                self.skip(inner, depth)
+                if inner not in _TRUTHS:
+                    self._skip_item(inner, depth)
         elif kind in (LIST, SET):
             count, item = self._read_list_head()
             for _ in range(count):

@@ -81,7 +81,11 @@ def test_a_row_group_is_a_shard_of_which_the_needed_ranges_come(
         assert part.equals(whole.slice(begin, 4))
     (made.folder.dir / "part").unlink()
     assert made.fill() == "complete"
-    assert len(cached(made.folder)) == 6
+    files = [made.folder.list_shard_paths(name)[0] for name in sorted(cached(made.folder))]
+    assert len(files) == 6
+    every = [pyarrow.parquet.read_table(file, columns=COLUMNS) for file in files]
+    wholes = [pyarrow.parquet.read_table(wide / name, columns=COLUMNS) for name in NAMES]
+    assert pyarrow.concat_tables(every).equals(pyarrow.concat_tables(wholes))
     table = stored_table.load_table(made.folder.table_path(name_of(1)))
     assert [table.names[n] for n in range(4)] == [f"row {n}" for n in range(4, 8)]
 
@@ -184,3 +188,15 @@ def test_a_damaged_list_of_parts_is_named(make: Any, wide: Path) -> None:
     made.folder.parts_path.write_bytes(b"x")
     with pytest.raises(gpupipe.DataError, match=r"parts.idx: the list of the parts is damaged"):
         made.another()
+
+
+def test_parts_that_a_killed_lister_has_left_are_not_those_of_another_listing(
+    make: Any, web: tuple[str, Faults]
+) -> None:
+    url, faults = web
+    made = make({"url": url, "shards": NAMES})
+    made.folder.listing_path.unlink()
+    faults.has_ranges = False
+    again = make({"url": url, "shards": NAMES})
+    assert len(again.listing) == 2
+    assert again.fill() == "complete"

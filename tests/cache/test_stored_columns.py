@@ -10,7 +10,7 @@ import pytest
 
 from gpupipe.cache import evict, maintenance, stored_table
 from gpupipe.cache.stored_fill import name_of
-from helpers.cache_contents import began, disk_size
+from helpers.cache_contents import disk_size
 from helpers.faulty_store import Faults, serve
 from helpers.stored_shards import cached, write_wide_parquet
 
@@ -163,19 +163,14 @@ def test_a_damaged_page_is_named(make: Any, wide: Path, tmp_path: Path) -> None:
     assert "CRC" in why
 
 
-def test_the_cache_need_only_hold_the_columns(make: Any, wide: Path, tmp_path: Path) -> None:
-    size = 1_400_000  # less than two files take
-    made = make({"url": f"file://{wide}", "shards": "*.parquet"}, max_bytes=size, low_water=0.6)
-    seen: set[str] = set()
-    for _ in range(9):
-        while made.filler.publish_shard() == "published":
-            assert disk_size(made.folder.dir) <= size
-        seen.update(cached(made.folder))
-        before = made.filler.statistics.bytes
-        assert made.filler.publish_shard() == "no room"
-        assert made.filler.statistics.bytes == before  # how much is needed is known
-        began(made.folder)
-    assert len(seen) == len(made.listing) == 3 * len(NAMES)
+def test_nothing_is_fetched_that_has_no_room(make: Any, wide: Path) -> None:
+    size = 900_000  # less than the files take
+    made = make({"url": f"file://{wide}", "shards": NAMES}, max_bytes=size)
+    assert made.fill() == "no room"
+    assert disk_size(made.folder.dir) <= size
+    before = made.filler.statistics.bytes
+    assert made.filler.publish_shard() == "no room"
+    assert made.filler.statistics.bytes == before  # how much is needed is known
 
 
 def test_a_file_that_was_evicted_comes_again_as_it_was(make: Any, wide: Path) -> None:

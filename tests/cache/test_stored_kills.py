@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 
+from gpupipe.cache import listing
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from helpers.cache_contents import disk_size
@@ -120,7 +121,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def columns(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """50 faces in 5 Parquet files, of which some columns are needed."""
+    """50 faces in 5 Parquet files of 3 row groups each, of which some columns are needed."""
     root = tmp_path_factory.mktemp("columns")
     images = [path.read_bytes() for path in sorted(faces.glob("*/*.jpg"))[:50]]
     for n in range(5):
@@ -197,6 +198,8 @@ def test_each_sample_comes_once_an_epoch_whatever_happens(
     training: Run, store: StoreProcess, disk: PowerDisk, schedule: int
 ) -> None:
     go_through(training, store, disk, schedule)
+    if schedule % 2:
+        assert len(listing.load(training.folder)) > 2 * 5  # each file came in parts
 
 
 @pytest.mark.skipif(not IS_FULL, reason="a minute; one schedule of other shards runs always")
