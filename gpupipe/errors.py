@@ -16,6 +16,9 @@ GpupipeError
 
 UserWarning
 └── StandInWarning       drawn images replace a data set that could not be fetched
+
+A step's code raises StepIncompatibleError, SampleIncompatibleError and NoLoweringError. gpupipe
+catches them.
 """
 
 import difflib
@@ -161,6 +164,32 @@ class ShapeError(DataError):
 
 class TooManyBadError(DataError):
     """More samples were skipped than `loader.max_bad` allows."""
+
+
+class StepIncompatibleError(Exception):
+    """A step cannot process its input; the message says why and what to write instead.
+
+    Args:
+        message: Why, and what to write instead.
+        where: The YAML location of the step at fault. Needed only if another step raises the error,
+            such as the container that holds the step at fault.
+    """
+
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class SampleIncompatibleError(RuntimeError):
+    """A step cannot process this one sample; the message says why.
+
+    If `torch` or `lower` raises it, the run loses that sample, as if it could not be decoded. Any
+    other exception in a step's code counts as a bug of the step and ends the run.
+    """
+
+
+class NoLoweringError(Exception):
+    """A step cannot run on this kind of engine, for example because it lacks `lower` or `torch`."""
 
 
 class StandInWarning(UserWarning):

@@ -26,7 +26,7 @@ _MAX_AXES = 8
 
 
 @dataclass(frozen=True)
-class FilePart:
+class IndexedFile:
     """The samples of one file: equally spaced arrays of one dtype and shape.
 
     Attributes:
@@ -85,12 +85,12 @@ def find_matching(patterns: str | tuple[str, ...], option: str) -> ArrayFiles:
 
 
 def read_headers(
-    files: ArrayFiles, read: Callable[[str], FilePart], progress: Progress
-) -> list[FilePart]:
+    files: ArrayFiles, read: Callable[[str], IndexedFile], progress: Progress
+) -> list[IndexedFile]:
     """Call `read` with the path of each file, on all cores.
 
     Returns:
-        The FilePart of each file, in the order of the files.
+        The IndexedFile of each file, in the order of the files.
 
     Raises:
         DataError: A file cannot be read. The message names it.
@@ -104,7 +104,7 @@ def read_headers(
     )
 
 
-def _read_header(path: str, read: Callable[[str], FilePart]) -> FilePart:
+def _read_header(path: str, read: Callable[[str], IndexedFile]) -> IndexedFile:
     with name_file(path):
         part = read(path)
     if len(part.shape) > _MAX_AXES:
@@ -167,7 +167,7 @@ def check_labels(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int6
 
 def build_index(
     files: ArrayFiles,
-    parts: Sequence[FilePart],
+    parts: Sequence[IndexedFile],
     field: str,
     numbers: NDArray[np.int64] | None,
     values: dict[str, NDArray[Any]],
@@ -221,12 +221,12 @@ def build_index(
     )
 
 
-def _count_bytes(part: FilePart) -> int:
+def _count_bytes(part: IndexedFile) -> int:
     return math.prod(part.shape) * np.dtype(part.dtype).itemsize
 
 
 def _find_layout(
-    files: ArrayFiles, parts: Sequence[FilePart], counts: NDArray[np.int64]
+    files: ArrayFiles, parts: Sequence[IndexedFile], counts: NDArray[np.int64]
 ) -> ArrayLayout:
     first = parts[0]
     for path, part in zip(files.paths, parts, strict=True):
@@ -249,7 +249,7 @@ def _find_layout(
     return ArrayLayout.of_shapes(first.dtype, samples)
 
 
-def _dtype_name(part: FilePart) -> str:
+def _dtype_name(part: IndexedFile) -> str:
     """Return the dtype for messages: complex64 for pairs of float32, complex128 for float64."""
     complex_dtypes = {"float32": "complex64", "float64": "complex128"}
     return complex_dtypes[part.dtype] if part.pairs else part.dtype

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from gpupipe.dataset import array_index, class_folders
-from gpupipe.dataset.array_index import ArrayFiles, FilePart
+from gpupipe.dataset.array_index import ArrayFiles, IndexedFile
 from gpupipe.dataset.array_specs import Layout, build_array_spec
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.paths import check_manifest_path, explain_os_error, missing_folder, read_files
@@ -88,7 +88,7 @@ class ArraySource(Source):
         return (self.field,), ()
 
     @abstractmethod
-    def read(self, path: str) -> FilePart:
+    def read(self, path: str) -> IndexedFile:
         """Read the header of a file. Several threads call this at once.
 
         Raises:

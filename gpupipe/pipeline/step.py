@@ -32,6 +32,9 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import FLOATS as FLOATS  # noqa: PLC0414  # plugins import it from here
 from gpupipe.dataset.spec import Kind
 from gpupipe.dataset.spec import Spec as Spec  # noqa: PLC0414  # plugins import it from here
+from gpupipe.errors import NoLoweringError as NoLoweringError  # noqa: PLC0414  # as above
+from gpupipe.errors import SampleIncompatibleError as SampleIncompatibleError  # noqa: PLC0414
+from gpupipe.errors import StepIncompatibleError as StepIncompatibleError  # noqa: PLC0414
 from gpupipe.pipeline.primitives import Primitives as Primitives  # noqa: PLC0414  # steps, too
 from gpupipe.runtime.failures import is_foreign
 from gpupipe.runtime.user_functions import UserCall
@@ -48,28 +51,6 @@ Sampled = dict[str, NDArray[Any]]
 """The arrays that `sample` returns, by name, each with N as its first axis."""
 Params = Mapping[str, Any]
 """The arrays that `sample` returned, by name: of all samples, or one sample's part of each."""
-
-
-class StepIncompatibleError(Exception):
-    """A step cannot process its input; the message says why and what to write instead.
-
-    Args:
-        message: Why, and what to write instead.
-        where: The YAML location of the step at fault. Needed only if another step raises the error,
-            such as the container that holds the step at fault.
-    """
-
-    def __init__(self, message: str, where: str = "") -> None:
-        super().__init__(message)
-        self.where = where
-
-
-class SampleIncompatibleError(RuntimeError):
-    """A step cannot process this one sample; the message says why.
-
-    If `torch` or `lower` raises it, the run loses that sample, as if it could not be decoded. Any
-    other exception in a step's code counts as a bug of the step and ends the run.
-    """
 
 
 _ON_MASKS = {"interpolation": "nearest", "antialias": False}
@@ -346,7 +327,3 @@ class Step(BaseStep):
 def of_any_size(input_spec: Spec) -> Spec:
     """Return `input_spec` with an unknown size."""
     return input_spec.with_size([None] * len(input_spec.space))
-
-
-class NoLoweringError(Exception):
-    """A step cannot run on this kind of engine, for example because it lacks `lower` or `torch`."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gpupipe.dataset import array_index
-from gpupipe.dataset.array_index import ArrayFiles, FilePart
+from gpupipe.dataset.array_index import ArrayFiles, IndexedFile
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.dataset.reading import map_file
 from gpupipe.errors import did_you_mean
@@ -75,17 +75,17 @@ class Numpy(ArraySource):
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return (self.field,), tuple(self.values)
 
-    def read(self, path: str) -> FilePart:
+    def read(self, path: str) -> IndexedFile:
         header = _read_header(path, self._name_in_file(self.field))
         if not self.rows:
-            return FilePart(header.dtype, header.shape, header.offset, pairs=header.pairs)
+            return IndexedFile(header.dtype, header.shape, header.offset, pairs=header.pairs)
         if len(header.shape) < 1 + header.pairs:
             raise ValueError(
                 "a single number, which has no rows: set rows: false, or leave the file out"
             )
         count, *shape = header.shape
         step = header.length // count if count else 0
-        return FilePart(header.dtype, tuple(shape), header.offset, count, step, header.pairs)
+        return IndexedFile(header.dtype, tuple(shape), header.offset, count, step, header.pairs)
 
     def name_companions(self) -> list[str]:
         labels = [] if self.labels is None else ["labels"]

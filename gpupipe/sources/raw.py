@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.dataset import array_index
-from gpupipe.dataset.array_index import ArrayFiles, FilePart
+from gpupipe.dataset.array_index import ArrayFiles, IndexedFile
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.dataset.shards import Dtype, Shape
 from gpupipe.errors import counted
@@ -89,7 +89,7 @@ class Raw(ArraySource):
     def has_labels(self) -> bool:
         return self.labels is not None
 
-    def read(self, path: str) -> FilePart:
+    def read(self, path: str) -> IndexedFile:
         stored, shape = np.dtype(self.dtype), self.shape
         step = self.before + int(np.prod(shape, dtype=object)) * stored.itemsize
         before = f", {self.before} before" if self.before else ""
@@ -98,8 +98,8 @@ class Raw(ArraySource):
         first, rows = self.offset + self.before, None if count == 1 else count
         if stored.kind == "c":
             dtype = f"float{stored.itemsize * 4}"
-            return FilePart(dtype, (*shape, 2), first, rows, step, pairs=True)
-        return FilePart(self.dtype, shape, first, rows, step)
+            return IndexedFile(dtype, (*shape, 2), first, rows, step, pairs=True)
+        return IndexedFile(self.dtype, shape, first, rows, step)
 
     def find_companions(self) -> dict[str, ArrayFiles]:
         if self.labels is None:

@@ -28,8 +28,8 @@ from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import SHAPES
 from gpupipe.engines.dali.field_readers import open_fields
-from gpupipe.engines.dali.graph import build_graph, compute_inputs
-from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.graph import compute_inputs
+from gpupipe.engines.dali.lowering import Lowering, build_graph
 from gpupipe.engines.dali.operators.ops import Device
 from gpupipe.engines.dali.reader import make_reader
 from gpupipe.errors import DeviceError, EngineError

@@ -58,8 +58,7 @@ from gpupipe.engines.dali.cached_reader import open_cache
 from gpupipe.engines.dali.checks import can_lower, check_affinity, check_steps
 from gpupipe.engines.dali.field_readers import open_fields
 from gpupipe.engines.dali.files import can_decode
-from gpupipe.engines.dali.graph import build_graph
-from gpupipe.engines.dali.lowering import Lowering, decodes_regions
+from gpupipe.engines.dali.lowering import Lowering, build_graph, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
 from gpupipe.engines.dali.operators.ops import Device
 from gpupipe.engines.dali.reader import BuildOptions

@@ -1,4 +1,4 @@
-"""Builds DALI's graph of a job, runs plans through it, and hands over each batch or error in order.
+"""Runs plans through DALI's graph of a job, and hands over each batch or error in order.
 
     plans -> Reader -> GraphSource -> DALI's graph -> ready -> run()
                             |                           ^
@@ -27,24 +27,21 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from nvidia.dali import Pipeline, fn
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from torch.utils.dlpack import from_dlpack
 
 from gpupipe.annotations.batch_annotations import VALUES
-from gpupipe.engines.base import Job
 from gpupipe.engines.batch import SHAPES, flatten
 from gpupipe.engines.dali.field_readers import FieldReader
-from gpupipe.engines.dali.lowering import Lowering, Sizes
-from gpupipe.engines.dali.operators.array import sizes
-from gpupipe.engines.dali.reader import Read, Reader, was_destroyed
+from gpupipe.engines.dali.lowering import Lowering, build_graph
+from gpupipe.engines.dali.reader import Read, Reader, find_sizes, was_destroyed
 from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime import tracing
 from gpupipe.runtime.failures import gpu_failure, keep_if_gpu_failed
@@ -52,53 +49,6 @@ from gpupipe.sampling.sampler import Plan
 
 Tensors = dict[str, torch.Tensor]
 Outcome = Tensors | RuntimeError
-
-
-def build_graph(lowering: Lowering, device_id: int | None, source: Callable[[], list[Any]]) -> Any:
-    """Build the DALI pipeline that runs the steps of a job.
-
-    Args:
-        lowering: The lowering of the job's steps.
-        device_id: The GPU's number, or None for the CPU.
-        source: DALI calls it for the inputs of each batch: the data of each field, then the
-            arrays of Lowering.arguments. DALI does not copy them, so `source` must keep them
-            alive until the batch is delivered.
-
-    Returns:
-        The built nvidia.dali.Pipeline. Its outputs are the fields, in order.
-
-    Raises:
-        EngineError: DALI cannot build the pipeline.
-    """
-    inputs, job, loader = lowering.inputs(), lowering.job, lowering.job.loader
-    try:
-        pipe: Any = Pipeline(
-            batch_size=loader.batch_size,
-            num_threads=job.threads,
-            device_id=device_id,
-            prefetch_queue_depth=loader.prefetch,
-            set_affinity=loader.set_affinity,
-            exec_dynamic=True,
-        )
-        with pipe:
-            dtypes, ndims, layouts = map(list, zip(*inputs, strict=True))
-            nodes = fn.external_source(
-                source,
-                num_outputs=len(inputs),
-                batch=True,
-                dtype=dtypes,
-                ndim=ndims,
-                layout=layouts,
-                no_copy=True,
-            )
-            pipe.set_outputs(*lowering.add_to_graph(nodes))
-        pipe.enable_api_check(False)
-        pipe.build()
-    except (RuntimeError, TypeError, ValueError) as e:
-        raise EngineError(
-            f"DALI cannot build pipeline '{job.pipeline.name}' on the {lowering.device}: {e}"
-        ) from e
-    return pipe
 
 
 class GraphSource:
@@ -163,15 +113,6 @@ def compute_inputs(
     found = find_sizes(lowering.job, read)
     plan = lowering.job.annotate(read.plan, found, read.orientation)
     return plan, [*data, *lowering.arguments(plan, found)]
-
-
-def find_sizes(job: Job, read: Read) -> Sizes:
-    """Return the sizes of a plan's samples, by field.
-
-    The sizes of images come from the headers of the files, and those of arrays from the index.
-    """
-    arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
-    return read.size | {name: sizes(job, name, read.plan.ids) for name in arrays}
 
 
 class GraphRunner:

@@ -6,11 +6,11 @@ Examples:
     lowering.add_to_graph(nodes)      # once: add the operators
     lowering.arguments(plan, sizes)   # for each batch: the arguments to feed after the fields
 
-The graph is built from a trace of one example sample. All batches have the same operators; see
-operators/subgraph.py.
+The graph is built from a trace of one example sample, by `build_graph`. All batches have the same
+operators; see operators/subgraph.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -267,3 +267,50 @@ def _arrays(traced: Mapping[str, Any]) -> Arrays:
     """Return the arrays that the traced steps feed to the graph, in the order of its inputs."""
     subgraphs = (tracer.subgraph() for tracer in traced.values())
     return [np.ascontiguousarray(array) for subgraph in subgraphs for array in subgraph.arrays]
+
+
+def build_graph(lowering: Lowering, device_id: int | None, source: Callable[[], list[Any]]) -> Any:
+    """Build the DALI pipeline that runs the steps of a job.
+
+    Args:
+        lowering: The lowering of the job's steps.
+        device_id: The GPU's number, or None for the CPU.
+        source: DALI calls it for the inputs of each batch: the data of each field, then the
+            arrays of Lowering.arguments. DALI does not copy them, so `source` must keep them
+            alive until the batch is delivered.
+
+    Returns:
+        The built nvidia.dali.Pipeline. Its outputs are the fields, in order.
+
+    Raises:
+        EngineError: DALI cannot build the pipeline.
+    """
+    inputs, job, loader = lowering.inputs(), lowering.job, lowering.job.loader
+    try:
+        pipe: Any = Pipeline(
+            batch_size=loader.batch_size,
+            num_threads=job.threads,
+            device_id=device_id,
+            prefetch_queue_depth=loader.prefetch,
+            set_affinity=loader.set_affinity,
+            exec_dynamic=True,
+        )
+        with pipe:
+            dtypes, ndims, layouts = map(list, zip(*inputs, strict=True))
+            nodes = fn.external_source(
+                source,
+                num_outputs=len(inputs),
+                batch=True,
+                dtype=dtypes,
+                ndim=ndims,
+                layout=layouts,
+                no_copy=True,
+            )
+            pipe.set_outputs(*lowering.add_to_graph(nodes))
+        pipe.enable_api_check(False)
+        pipe.build()
+    except (RuntimeError, TypeError, ValueError) as e:
+        raise EngineError(
+            f"DALI cannot build pipeline '{job.pipeline.name}' on the {lowering.device}: {e}"
+        ) from e
+    return pipe

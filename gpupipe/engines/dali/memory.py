@@ -36,9 +36,8 @@ from pydantic import ByteSize
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_readers import open_fields
-from gpupipe.engines.dali.graph import find_sizes
 from gpupipe.engines.dali.lowering import Lowering, Sizes, delivered_dtype
-from gpupipe.engines.dali.reader import make_reader
+from gpupipe.engines.dali.reader import find_sizes, make_reader
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.sampling.sampler import Plan

@@ -23,9 +23,11 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_readers import PLACEHOLDER, FieldReader
 from gpupipe.engines.dali.files import ImageFiles
-from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.lowering import Lowering, Sizes
+from gpupipe.engines.dali.operators.array import sizes
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
 
@@ -280,3 +282,12 @@ class FileReader(Reader):
 def was_destroyed(pipe: Any) -> bool:
     """Return whether a DALI pipeline was released, or destroyed by a garbage collection."""
     return getattr(pipe, "_pipe", pipe) is None
+
+
+def find_sizes(job: Job, read: Read) -> Sizes:
+    """Return the sizes of a plan's samples, by field.
+
+    The sizes of images come from the headers of the files, and those of arrays from the index.
+    """
+    arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
+    return read.size | {name: sizes(job, name, read.plan.ids) for name in arrays}
