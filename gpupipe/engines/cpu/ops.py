@@ -209,7 +209,7 @@ class ElasticOp(Op):
 class ColorMatrixOp(Op):
     matrices: NDArray[np.float64]
     rows: NDArray[np.bool_] | None = None
-    """The samples to change, (B,); None for all. Only kernels.color reads it, also below."""
+    """The samples to change, (B,); None for all. Only kernels.color and cv2.LUT read it."""
 
 
 @dataclass(frozen=True)
