@@ -11,8 +11,8 @@ RAY_TESTS = tests/engines/ray tests/engines/test_unequal_shapes.py tests/test_la
     tests/test_ray.py tests/training/test_ray_train.py
 
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
-    color_stages.py compiled_degradations.py compiled_geometry.py compiled_kernels.py \
-    compiled_resize.py decoded_windows.py samples.py stages.py) \
+    color_kernels.py color_stages.py compiled_degradations.py compiled_geometry.py \
+    compiled_kernels.py compiled_resize.py decoded_windows.py samples.py stages.py) \
     tests/decoders/builtin/test_jpeg_window.py tests/native/test_stages.py
 
 .PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint lint-mypy lint-rest \

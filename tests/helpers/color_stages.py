@@ -17,6 +17,24 @@ Image = NDArray[np.uint8]
 NUMBERS = COLORS | OF_FLOATS | {"gray": GRAY, "to_gray": TO_GRAY, "to_rgb": TO_RGB}
 
 
+def shades(size: tuple[int, int], channels: int = 3) -> Image:
+    """Shades with noise, all hues, one gray, and grays of many levels."""
+    rng = np.random.default_rng(sum(size))
+    rows, columns = np.mgrid[: size[0], : size[1]]
+    planes = [rows * 255 / size[0], columns * 255 / size[1], (rows + columns) % 256]
+    noisy = np.stack(planes[:channels], -1) + rng.normal(0, 20, (*size, channels))
+    image = np.clip(noisy, 0, 255).astype(np.uint8)
+    part = size[0] // 8
+    image[:part] = 200
+    image[part : 2 * part] = rng.integers(0, 256, (part, size[1], 1))
+    return image
+
+
+def as_planes(image: Any) -> Any:
+    """The same image (H, W, C), whose channels lie one after the other in memory."""
+    return np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+
+
 def create_stage(*samples: Sequence[Change]) -> Any:
     """The stage of a batch. Each change is one of a single sample."""
     changes = []

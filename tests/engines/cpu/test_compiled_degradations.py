@@ -23,19 +23,13 @@ from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.compiled_degradations import create_rules
 from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.pipeline.step import Spec
+from helpers.kernel_variants import extension
+from helpers.kernel_variants import variant as variant  # noqa: PLC0414  # a fixture
 
-extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
 jpeg = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
 SIZES = [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (7, 40), (33, 17), (64, 65)]
 SEEDS = np.array([2**53 - 1, 0, 77])
 ELASTIC = Elastic((40.0, 25.0), (0.4, 0.3))
-
-
-@pytest.fixture(params=extension.variants())
-def variant(request: pytest.FixtureRequest) -> Iterator[str]:
-    extension.select(request.param)
-    yield request.param
-    extension.select(extension.variants()[0])
 
 
 def images(dtype: str) -> Iterator[NDArray[Any]]:

@@ -4,7 +4,6 @@
 """
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,9 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu import compiled_geometry
+from helpers.kernel_variants import extension as kernels
+from helpers.kernel_variants import variant as variant  # noqa: PLC0414  # a fixture
 
-kernels = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
 HEIGHT, WIDTH = 23, 37
 SIZES = [(11, 19), (40, 61), (5, 40), (23, 9)]
 CASES = [(dtype, channels) for dtype in ("uint8", "float32") for channels in (1, 2, 3, 4)]
@@ -149,13 +149,6 @@ def test_what_a_window_cannot_be_is_left_to_python() -> None:
         kernels.window_stage(np.array([[0, 0, 5, 5]]), bytes(17))
     with pytest.raises(ValueError, match="edge, reflect or symmetric"):
         kernels.pad_stage(np.array([[0, 0, 5, 5]]), "wrap")
-
-
-@pytest.fixture(params=kernels.variants())
-def variant(request: pytest.FixtureRequest) -> Iterator[str]:
-    kernels.select(request.param)
-    yield request.param
-    kernels.select(kernels.variants()[0])
 
 
 @pytest.mark.parametrize(("dtype", "channels"), CASES)

@@ -4,7 +4,7 @@
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,11 @@ from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from helpers.fresh_python import Program, run_each
 from helpers.kernel_arguments import NUMBERS, bits, picture, run, tables, target
+from helpers.kernel_variants import extension
+from helpers.kernel_variants import variant as variant  # noqa: PLC0414  # a fixture
 
-extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
 SIZES = [(1, 1), (1, 9), (2, 2), (3, 2), (7, 40), (33, 17), (64, 65)]
 Floats = NDArray[np.float64]
-
-
-@pytest.fixture(params=extension.variants())
-def variant(request: pytest.FixtureRequest) -> Iterator[str]:
-    extension.select(request.param)
-    yield request.param
-    extension.select(extension.variants()[0])
 
 
 def matrices() -> list[Floats]:

@@ -4,7 +4,6 @@
 """
 
 import threading
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -14,18 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from helpers.kernel_arguments import NUMBERS, bits, picture, run, tables, target
+from helpers.kernel_variants import extension
+from helpers.kernel_variants import variant as variant  # noqa: PLC0414  # a fixture
 
-extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
 MODES = [(mode, aa) for mode in ("bilinear", "bicubic") for aa in (True, False)]
 SOURCES = [(1, 1), (1, 9), (2, 2), (5, 3), (17, 33), (64, 40), (50, 1), (150, 201), (31, 900)]
 OUTPUTS = [(1, 1), (2, 3), (5, 4), (17, 16), (64, 65), (40, 200), (31, 90)]
-
-
-@pytest.fixture(params=extension.variants())
-def variant(request: pytest.FixtureRequest) -> Iterator[str]:
-    extension.select(request.param)
-    yield request.param
-    extension.select(extension.variants()[0])
 
 
 def resize(
