@@ -78,8 +78,7 @@ class BatchMixer:
             return batch
         mixed = dict(batch)
         if self._uses_labels:
-            self._check_labels(batch["label"])
-            mixed["label"] = to_soft_labels(batch["label"], self.num_classes)
+            mixed["label"] = self._soften(batch["label"])
         stage = self.stage.at_epoch(epoch)
 
         def draw(every: Siblings) -> list[list[dict[str, Any]]]:
@@ -90,27 +89,37 @@ class BatchMixer:
             mixed |= _run(entry, {"memory": self._memory, **parameters}, mixed)
         return mixed
 
-    def _check_labels(self, labels: Tensor) -> None:
-        """Raise ShapeError if a label is no class: those read with their samples may be any."""
-        if labels.is_cpu and labels.shape[0]:  # elsewhere the check would wait for the device
-            numbers = labels.numpy().astype(np.int64, copy=False)  # less overhead than torch's
-            # As unsigned numbers, those below 0 are the largest.
-            wrong = numbers[numbers.view(np.uint64).argmax()]
-            if not 0 <= wrong < self.num_classes:
-                raise ShapeError(
-                    f"{self.stage.entries[0].where}: a sample has the label {wrong}, but labels "
-                    f"are 0 to {self.num_classes - 1}: see num_classes"
-                )
+    def _soften(self, labels: Tensor) -> Tensor:
+        """Return soft labels. Raise ShapeError if a label is no class.
+
+        Labels that are read with their samples may be any.
+        """
+        try:
+            return to_soft_labels(labels, self.num_classes)
+        except IndexError as e:
+            raise ShapeError(
+                f"{self.stage.entries[0].where}: a sample has the label {e}, but labels "
+                f"are 0 to {self.num_classes - 1}: see num_classes"
+            ) from None
 
 
 def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
-    """Convert class numbers (B,) to one-hot labels, float32 (B, num_classes), on their device."""
+    """Convert class numbers (B,) to one-hot labels, float32 (B, num_classes), on their device.
+
+    Raises:
+        IndexError: A label is not below `num_classes`, or is negative. Its text is the label.
+            Labels on a GPU are not checked: the check would wait for the GPU.
+    """
     import torch
 
-    if labels.is_cpu:  # less overhead than torch's
-        numbers = labels.numpy()
+    if labels.is_cpu:  # NumPy has less overhead than torch
+        numbers = labels.numpy().astype(np.int64, copy=False)
+        # As unsigned numbers, those below 0 are the largest.
+        largest = numbers.item(numbers.view(np.uint64).argmax()) if len(numbers) else 0
+        if not 0 <= largest < num_classes:
+            raise IndexError(str(largest))
         array = np.zeros((len(numbers), num_classes), np.float32)
-        array[np.arange(len(numbers)), numbers.astype(np.int64, copy=False)] = 1.0
+        array.put(numbers + np.arange(0, array.size, num_classes), 1.0)
         return torch.from_numpy(array)
     rows = torch.zeros(len(labels), num_classes, device=labels.device)
     return rows.scatter_(1, labels.long().unsqueeze(1), 1.0)

@@ -63,8 +63,8 @@ class Mixup(BatchStep):
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         lam, shift, memory = float(p["lam"]), p["shift"], p.get("memory")
-        mixed = {name: mix_with_earlier(x, lam, shift, memory) for name, x in images.items()}
-        return mixed, mix_with_earlier(labels, lam, shift)
+        soft = mix_with_earlier(labels, lam, shift)  # before the images take the caches
+        return {n: mix_with_earlier(x, lam, shift, memory) for n, x in images.items()}, soft
 
 
 class Cutmix(BatchStep):
@@ -112,8 +112,8 @@ class Cutmix(BatchStep):
         height, width = next(iter(sizes.values()))
         box, lam = find_box(height, width, p)
         shift, memory = p["shift"], p.get("memory")
-        pasted = {name: paste_from_earlier(x, box, shift, memory) for name, x in images.items()}
-        return pasted, mix_with_earlier(labels, lam, shift)
+        soft = mix_with_earlier(labels, lam, shift)
+        return {n: paste_from_earlier(x, box, shift, memory) for n, x in images.items()}, soft
 
 
 class OneHot(BatchStep):
@@ -132,9 +132,13 @@ class OneHot(BatchStep):
     label_smoothing: Probability = 0.0
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
+        import torch
+
         if self.label_smoothing:
-            rest = self.label_smoothing / labels.shape[1]
-            labels = (labels * (1.0 - self.label_smoothing)).add_(rest)
+            rest, kept = self.label_smoothing / labels.shape[1], 1.0 - self.label_smoothing
+            if labels.is_cpu:  # NumPy has less overhead than torch
+                return dict(images), torch.from_numpy(labels.numpy() * kept + rest)
+            labels = labels * kept + rest
         return dict(images), labels
 
 
