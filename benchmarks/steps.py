@@ -30,8 +30,6 @@ A contestant without an environment is left out. A ratio is taken round by round
 others in that round. Less than 60 microseconds is always enough: so much takes a copy.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -133,7 +131,7 @@ class _Worker:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def __enter__(self) -> _Worker:
+    def __enter__(self) -> "_Worker":
         return self
 
     def __exit__(self, *error: object) -> None:

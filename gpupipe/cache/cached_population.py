@@ -5,8 +5,6 @@ ranks use the same one. Under `epoch: new`, an epoch has those shards of the gen
 published after the epoch before it had begun.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import uuid
@@ -45,7 +43,7 @@ class ShardSelection(NamedTuple):
         return self.since << _BITS | self.generation
 
     @classmethod
-    def from_number(cls, number: int) -> ShardSelection:
+    def from_number(cls, number: int) -> "ShardSelection":
         return cls(number) if number < 0 else cls(number & (1 << _BITS) - 1, number >> _BITS)
 
 

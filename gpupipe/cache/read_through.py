@@ -9,8 +9,6 @@ process leaves either a whole sample, or a file without an entry in SQLite. A pr
 folder while no other process has it open removes such files. Each sample has a checksum.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets
@@ -108,7 +106,7 @@ class ReadThroughColumn(Column):
     def can_sample(self) -> bool:
         return False  # reading may download
 
-    def take(self, rows: Rows) -> ReadThroughColumn:
+    def take(self, rows: Rows) -> "ReadThroughColumn":
         return replace(
             self,
             names=self.names.take(rows),

@@ -1,7 +1,5 @@
 """Starts download workers, restarts them, and ends them."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
@@ -15,7 +13,7 @@ from gpupipe.cache.worker_process import start_worker
 from gpupipe.errors import DataError
 from gpupipe.runtime.process import ChildProcess
 
-POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+POOLS: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
 """All pools of this process."""
 
 
@@ -38,7 +36,7 @@ class WorkerPool:
         cache: CacheOptions,
         count: int,
         do: str = "serve",
-        idle: IdleWorker | None = None,
+        idle: "IdleWorker | None" = None,
     ) -> None:
         self._task_line = _task_line(dataset, cache, do)
         self._processes: list[ChildProcess] = []
@@ -105,7 +103,7 @@ class IdleWorker:
     def __init__(self, *process: ChildProcess) -> None:
         self._finalizer = weakref.finalize(self, _stop_processes, process, os.getpid())
 
-    def __reduce__(self) -> tuple[type[IdleWorker], tuple[()]]:
+    def __reduce__(self) -> "tuple[type[IdleWorker], tuple[()]]":
         return IdleWorker, ()
 
     def take(self, line: bytes) -> list[ChildProcess]:

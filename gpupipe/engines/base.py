@@ -7,8 +7,6 @@ Protocols that only one command or one kind of source needs are defined where th
 `gpupipe.loading.ignored_settings.ExplainsUnused`.
 """
 
-from __future__ import annotations
-
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -111,10 +109,7 @@ class Job:
         }
 
     def _draw(
-        self,
-        steps: Sequence[Sequence[Entry]],
-        plan: Plan,
-        alike: tuple[tuple[str, ...], ...],
+        self, steps: Sequence[Sequence[Entry]], plan: Plan, alike: tuple[tuple[str, ...], ...]
     ) -> list[Parameters]:
         """Draw the parameters of steps for a plan; those of its siblings too, at the first one."""
         seed, epoch = self.loader.seed, plan.epoch
@@ -162,7 +157,7 @@ class Job:
         turned = find_orientations(pipeline, self.index.columns, plan.ids, orientations)
         return replace(plan, annotations=rows.annotate(pipeline, drawn, sizes, turned))
 
-    def list_phases(self) -> list[Job]:
+    def list_phases(self) -> "list[Job]":
         """Return one job for each phase, in order.
 
         A phase is a span of epochs in which the scheduled numbers of the steps keep their values.
@@ -214,7 +209,7 @@ class EngineTraits:
         """The parallelism in words: "2 threads", "4 workers"."""
         return counted(self.parallelism, self.unit)
 
-    def with_counts(self, parallelism: int, batches_ahead: int) -> EngineTraits:
+    def with_counts(self, parallelism: int, batches_ahead: int) -> "EngineTraits":
         """Return a copy of these traits with the numbers of one engine."""
         return replace(self, parallelism=parallelism, batches_ahead=batches_ahead)
 
@@ -243,8 +238,7 @@ class BatchStream(ABC):
 
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
-        lacks = [] if abstract else list(_iter_missing(cls))
-        if lacks:
+        if not abstract and (lacks := list(_iter_missing(cls))):
             raise TypeError(
                 f"{cls.__name__} is no complete engine: it lacks {', '.join(lacks)}. A class that "
                 "others derive from says so: class NAME(Engine, abstract=True)"
@@ -298,7 +292,7 @@ class Engine(BatchStream, abstract=True):
 
     @classmethod
     @abstractmethod
-    def on(cls, job: Job, device: str) -> Engine:
+    def on(cls, job: Job, device: str) -> "Engine":
         """Build the engine for a job on a device.
 
         Args:

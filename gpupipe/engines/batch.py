@@ -1,8 +1,6 @@
 """What all engines share to make a batch: its format, labels, a check of shapes."""
 
 # Else each batch computes the annotations of inner functions.
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +40,7 @@ class DeliveryFormat:
     channels_last: bool
 
     @classmethod
-    def of(cls, job: Job, name: str) -> DeliveryFormat:
+    def of(cls, job: Job, name: str) -> "DeliveryFormat":
         """Return the format in which a job delivers the field or view `name`."""
         pipeline = job.pipeline
         source = pipeline.source_of(name)

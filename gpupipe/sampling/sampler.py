@@ -308,7 +308,6 @@ class Sampler:
         order, layout = self.order(epoch), self._layout(epoch, position)
         earlier = count_earlier(order) if self.selection.may_repeat else None
         last = layout.num_steps - 1
-
         at_once = max(1, min(_MADE_AT_ONCE, _MAX_ROWS // self.batch_size))
         for first in range(0, last + 1, at_once):
             steps = range(first, min(first + at_once, last + 1))

@@ -109,10 +109,8 @@ def test_the_first_lanes_do_not_depend_on_how_many_follow() -> None:
 
 def test_numpy_integers_are_as_good_as_pythons() -> None:
     ids = np.arange(3, dtype=np.int64)
-    assert (
-        draws.uniform(np.int64(5), np.int64(6), ids, STREAM, 2)
-        == draws.uniform(5, 6, ids, STREAM, 2)
-    ).all()  # type: ignore[arg-type]
+    expected = draws.uniform(5, 6, ids, STREAM, 2)
+    assert (draws.uniform(np.int64(5), np.int64(6), ids, STREAM, 2) == expected).all()
 
 
 @given(seed=WORDS, epoch=st.integers(0, 2**40), count=st.integers(0, 500))
@@ -131,9 +129,7 @@ def test_permutations_are_uniform() -> None:
         assert (((table - 100) ** 2 / 100).sum(1) < 60).all(), "19 degrees of freedom: 19 +- 6"
     assert 250 < ((counts - 100) ** 2 / 100).sum() < 475, "361 degrees of freedom: 361 +- 27"
     neighbours = (np.diff(orders) == 1).mean()
-    assert abs(neighbours - 1 / 20) < 0.006, (
-        "an id follows its predecessor as often as chance has it"
-    )
+    assert abs(neighbours - 1 / 20) < 0.006, "an id follows its predecessor as chance has it"
 
 
 def test_permutations_of_neighbouring_seeds_and_epochs_are_unrelated() -> None:
@@ -179,9 +175,8 @@ def test_draws_are_what_the_formula_says(
 @given(seed=WORDS, epoch=st.integers(0, 2**40), count=st.integers(0, 60))
 def test_the_order_is_that_of_the_first_draws(seed: int, epoch: int, count: int) -> None:
     keys = [by_hand(seed, epoch, draws.stream("order"), i, 0) for i in range(count)]
-    assert draws.permutation(seed, epoch, count).tolist() == sorted(
-        range(count), key=keys.__getitem__
-    )
+    order = draws.permutation(seed, epoch, count)
+    assert order.tolist() == sorted(range(count), key=keys.__getitem__)
 
 
 @given(

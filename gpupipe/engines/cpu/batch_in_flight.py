@@ -12,8 +12,6 @@ If a sample fails, the later stages leave it out. If a stage itself fails, the w
 """
 
 # Else each batch computes the annotations of inner functions.
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -122,7 +120,7 @@ class BatchStarter:
     maps: Mapping[str, MappedFiles]
     reads_only: bool = False
 
-    def start(self, plan: Plan, failures: RunFailures | None = None) -> BatchInFlight:
+    def start(self, plan: Plan, failures: RunFailures | None = None) -> "BatchInFlight":
         """Start to read and transform the samples of a plan; return the batch in flight.
 
         Args:

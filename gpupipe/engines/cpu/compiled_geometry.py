@@ -12,8 +12,6 @@ rules of single operations match instead.
 """
 
 # Else each batch computes the annotations of inner functions.
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

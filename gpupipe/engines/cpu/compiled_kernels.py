@@ -8,8 +8,6 @@ colours.
 """
 
 # Else each batch computes the annotations of inner functions.
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import cast
 

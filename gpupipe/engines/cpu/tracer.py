@@ -8,8 +8,6 @@ If no kernel runs a call, Program.check raises NoLoweringError; then the step ru
 the program decodes and crops is decided in windows.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -183,7 +181,7 @@ class Tracer:
         arrays = [np.asarray(v, row.dtype) for v, row in zip(values, rows, strict=True)]
         self.ops.append(ops.ColorOp(*self._origin, op, arrays, self.present))
 
-    def switch(self, index: ArrayLike, branches: Sequence[Callable[[Tracer], None]]) -> None:
+    def switch(self, index: ArrayLike, branches: "Sequence[Callable[[Tracer], None]]") -> None:
         chosen = np.asarray(index)
         if isinstance(branches, ColorBranches) and color_stages.can_choose(
             branches.names, self._origin[1]
@@ -230,7 +228,7 @@ class Tracer:
         programs = [*(other.program() for other in others), Program([colors], self._rules)]
         self.ops.append(SwitchOp(*self._origin, programs, branch[index]))
 
-    def blend(self, branches: Sequence[Callable[[Tracer], None]], weights: ArrayLike) -> None:
+    def blend(self, branches: "Sequence[Callable[[Tracer], None]]", weights: ArrayLike) -> None:
         everywhere = np.ones(self._count, bool)
         programs = [self._trace_branch(branch, everywhere).program() for branch in branches]
         self.ops.append(BlendOp(*self._origin, programs, np.asarray(weights, np.float64)))
@@ -266,7 +264,7 @@ class Tracer:
         """
         self._cut = len(self.ops)
 
-    def fork(self, present: NDArray[np.bool_] | None = None, copies: int = 1) -> Tracer:
+    def fork(self, present: NDArray[np.bool_] | None = None, copies: int = 1) -> "Tracer":
         """Return a tracer with the current sizes and spec of the samples, and no operations.
 
         Args:
@@ -290,7 +288,9 @@ class Tracer:
         limited = [*prefix, *merge_crops(self.ops[cut:])]
         return Program(limited, self._rules, len(prefix) if self._cut else 0)
 
-    def _trace_branch(self, branch: Callable[[Tracer], None], present: NDArray[np.bool_]) -> Tracer:
+    def _trace_branch(
+        self, branch: "Callable[[Tracer], None]", present: NDArray[np.bool_]
+    ) -> "Tracer":
         part = self.fork(self.present & present)
         branch(part)
         return part
