@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.file_end import FileEnd
-from gpupipe.cache.listing import Listing, StoredFile, load_table, save_table
+from gpupipe.cache.listing import UNKNOWN, Listing, StoredFile, load_table, save_table
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.cache.store import Store, StoreError, UnfetchableError
+from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.source import FilePart, Source
 from gpupipe.errors import DataError
 
@@ -184,51 +185,51 @@ def list_parts(
     max_bytes = min(int(options.shard_size), options.max_bytes // _MIN_SHARDS)
     has_ranges = True
 
-    def cut(row: int) -> list[FilePart]:
+    def cut(row: int) -> tuple[StoredFile, list[FilePart]]:
+        """Return a file, in the version that its end is of, and its parts."""
         nonlocal has_ranges
         file = listing.get_file(row)
         try:
             file = store.retry(lambda: store.complete(file))
-            if file.size < 0 or not has_ranges:
-                return []
+            if file.size == UNKNOWN or not has_ranges:
+                return file, []
             parts = cut_stored_file(file, source, store, max_bytes)
             has_ranges = has_ranges and bool(parts)
-            return parts
-        except ValueError:
-            return []
+            return file, parts
         except StoreError as e:
             raise DataError(
                 f"{store.url}/{file.name}: its end cannot be read: {e}: see data.url, "
                 "data.storage_options and the network"
             ) from e
-        except UnfetchableError:
-            return []
+        except (ValueError, UnfetchableError):
+            return file, []
 
-    files = [cut(0)]  # which shows whether the server sends parts of files
+    cut_files = [cut(0)]  # which shows whether the server sends parts of files
     with ThreadPoolExecutor(options.connections) as pool:
         futures = [pool.submit(cut, row) for row in range(1, len(listing))]
         try:
-            files += [future.result() for future in futures]
+            cut_files += [future.result() for future in futures]
         except DataError:
             pool.shutdown(cancel_futures=True)
             raise
     if not has_ranges:
         return listing, None
-    counts = [max(1, len(parts)) for parts in files]
-    return _repeat(listing, np.repeat(np.arange(len(files)), counts)), build_parts(files)
+    parts = [parts for _, parts in cut_files]
+    rows = np.repeat(np.arange(len(parts)), [max(1, len(of_file)) for of_file in parts])
+    return _list_shards(listing, [file for file, _ in cut_files], rows), build_parts(parts)
 
 
-def _repeat(listing: Listing, files: NDArray[np.int64]) -> Listing:
-    """Return the listing of the parts of files, given the row of the file of each part."""
+def _list_shards(listing: Listing, files: Sequence[StoredFile], rows: NDArray[np.int64]) -> Listing:
+    """Return the listing of parts of files, given all files, and the row of the file of each."""
     return replace(
         listing,
-        names=listing.names.take(files),
-        labels=listing.labels[files],
-        sizes=listing.sizes[files],
-        tags=listing.tags[files],
-        weights=listing.weights[files] if len(listing.weights) else listing.weights,
-        metadata=listing.metadata.take(files) if len(listing.metadata) else listing.metadata,
-        versions=listing.versions.take(files),
+        names=listing.names.take(rows),
+        labels=listing.labels[rows],
+        sizes=np.array([file.size for file in files], np.int64)[rows],
+        tags=np.array([file.tag for file in files], np.uint64)[rows],
+        weights=listing.weights[rows] if len(listing.weights) else listing.weights,
+        metadata=listing.metadata.take(rows) if len(listing.metadata) else listing.metadata,
+        versions=StringArray.from_strings(file.version for file in files).take(rows),
     )
 
 

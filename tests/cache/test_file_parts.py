@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 import gpupipe
-from gpupipe.cache import file_parts, stored_table
+from gpupipe.cache import file_parts, store_listing, stored_table
 from gpupipe.cache.stored_fill import name_of
 from gpupipe.cache.stored_samples import SampleTable
 from helpers.cache_contents import disk_size
@@ -181,6 +181,20 @@ def test_a_store_that_fails_while_ends_are_read_is_named(
     said = rf"{url}/1.parquet: its end cannot be read: .*500.*\(3 attempts\): see data.url"
     with pytest.raises(gpupipe.DataError, match=said):
         make({"url": url, "shards": NAMES})
+
+
+def test_the_parts_of_a_file_are_of_the_version_that_its_end_was_of(
+    make: Any, web: tuple[str, Faults], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_listing, "_MAX_ASKED_FILES", 0)
+    url, faults = web
+    made = make({"url": url, "shards": NAMES[0]})
+    assert [made.listing.versions[n] for n in range(3)] == ["ETag same"] * 3
+    faults.changes[NAMES[0]] = 10**6
+    assert made.fill() == "failed"
+    reasons = made.filler.statistics.failed.reasons.values()
+    assert len(reasons) == 3
+    assert all("changed since it was listed (ETag same, now " in why for why in reasons)
 
 
 def test_a_damaged_list_of_parts_is_named(make: Any, wide: Path) -> None:
