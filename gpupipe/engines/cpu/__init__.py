@@ -4,7 +4,7 @@
     batch_in_flight    runs four stages for each batch:
       read     all threads    `sample_reader` reads files, arrays, or decoded images from the cache
       lower    one thread     `lowering`: each step calls primitives on the `tracer`, which records
-                              them as `ops`; rules group the ops into a `program` of kernels
+                              them as `ops`; rules with `patterns` group these into a `program`
       run      all threads    `samples` runs the programs, one sample at a time, or several samples
                               in one call without the GIL
       deliver  one thread     the batch is complete; `engine` copies it to a GPU if there is one

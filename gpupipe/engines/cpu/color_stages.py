@@ -25,8 +25,9 @@ from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA, SCALE_TO_LEVELS, check_blur
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.compiled_kernels import STAGE_DTYPES, stage_kernel
+from gpupipe.engines.cpu.patterns import Match, Series
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array
-from gpupipe.engines.cpu.program import Content, Kernel, Match, Rule, Series, Stage
+from gpupipe.engines.cpu.program import Content, Kernel, Rule, Stage
 from gpupipe.engines.last_steps import VALUES
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension

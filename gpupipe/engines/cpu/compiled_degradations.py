@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from gpupipe.augment import noise
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.compiled_kernels import stage_kernel
-from gpupipe.engines.cpu.program import Kernel, Match, Rule, Stage
+from gpupipe.engines.cpu.patterns import Match
+from gpupipe.engines.cpu.program import Kernel, Rule, Stage
 from gpupipe.runtime.installation import find_extension
 
 _DTYPES = ("uint8", "float32")

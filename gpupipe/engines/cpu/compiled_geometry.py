@@ -22,14 +22,10 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.compiled_kernels import can_run_stages, run_alone, stage_kernel
-from gpupipe.engines.cpu.delivery import (
-    CONVERTED,
-    DeliverOp,
-    end_with_delivery,
-    find_conversion,
-)
+from gpupipe.engines.cpu.delivery import CONVERTED, DeliverOp, end_with_delivery, find_conversion
+from gpupipe.engines.cpu.patterns import Match, Maybe, Pattern
 from gpupipe.engines.cpu.pixels import Array, Pixels, view_as_array
-from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Stage
+from gpupipe.engines.cpu.program import Kernel, Rule, Stage
 from gpupipe.engines.last_steps import Conversions, make_coefficients, make_table
 from gpupipe.runtime.installation import find_extension
 

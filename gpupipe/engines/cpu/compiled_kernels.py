@@ -14,16 +14,9 @@ from typing import cast
 import numpy as np
 
 from gpupipe.engines.cpu import kernels, ops
+from gpupipe.engines.cpu.patterns import Match
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed
-from gpupipe.engines.cpu.program import (
-    BlendOp,
-    Content,
-    Kernel,
-    Match,
-    Rule,
-    Stage,
-    SwitchOp,
-)
+from gpupipe.engines.cpu.program import BlendOp, Content, Kernel, Rule, Stage, SwitchOp
 from gpupipe.engines.cpu.stages import create_program
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from gpupipe.augment import noise
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.joined_buffers import Output
+from gpupipe.engines.cpu.patterns import Match, Maybe, Pattern
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_tensor
-from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Stage
+from gpupipe.engines.cpu.program import Content, Kernel, Stage
 from gpupipe.engines.last_steps import Conversions, make_table
 
 _DTYPES = ("uint8", "float16", "float32", "float64", "bfloat16")

@@ -14,8 +14,9 @@ from gpupipe.augment.elastic import make_displacement
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp, find_delivery
+from gpupipe.engines.cpu.patterns import Maybe
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, as_tensor, scratch
-from gpupipe.engines.cpu.program import BlendOp, Content, Maybe, Rule, SwitchOp, single
+from gpupipe.engines.cpu.program import BlendOp, Content, Rule, SwitchOp, single
 from gpupipe.pipeline.geometry import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import cut, flip, in_float32

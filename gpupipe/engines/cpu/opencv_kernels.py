@@ -19,15 +19,11 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import kernels, opencv_colors, opencv_levels, ops
-from gpupipe.engines.cpu.delivery import (
-    CONVERTED,
-    Conversion,
-    end_with_delivery,
-    find_conversion,
-)
+from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
 from gpupipe.engines.cpu.joined_buffers import Output
+from gpupipe.engines.cpu.patterns import Match
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, with_channels
-from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
+from gpupipe.engines.cpu.program import Kernel, Rule, single
 
 _FLAGS = {
     "nearest": cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP,

@@ -25,8 +25,9 @@ from gpupipe.engines.cpu.opencv_colors import (
     split,
     to_grayscale,
 )
+from gpupipe.engines.cpu.patterns import Series
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, with_channels
-from gpupipe.engines.cpu.program import Series, SwitchOp, single
+from gpupipe.engines.cpu.program import SwitchOp, single
 
 _ALL_VALUES = np.arange(FULL + 1, dtype=np.float32)
 _EXACT_PIXELS, _ROWS_APART = 1 << 16, 16

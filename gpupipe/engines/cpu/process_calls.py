@@ -11,7 +11,8 @@ import numpy as np
 
 from gpupipe.engines.cpu import kernels, ops
 from gpupipe.engines.cpu.compiled_kernels import can_run_stages
-from gpupipe.engines.cpu.program import Kernel, Match, Rule, Stage
+from gpupipe.engines.cpu.patterns import Match
+from gpupipe.engines.cpu.program import Kernel, Rule, Stage
 from gpupipe.pipeline.spec_checks import is_picture
 from gpupipe.runtime.function_draws import join_seeds
 from gpupipe.runtime.function_pool import ProcessCall

@@ -13,7 +13,7 @@ kernel, add a rule before its rule.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, NewType, TypeVar, cast
+from typing import NewType, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.base import Operator
 from gpupipe.engines.cpu.ops import Op
+from gpupipe.engines.cpu.patterns import Match, Maybe, Pattern, Series, find_kind, match_pattern
 from gpupipe.engines.cpu.pixels import Pixels
 from gpupipe.pipeline.step import NoLoweringError
 from gpupipe.runtime import tracing
@@ -53,64 +54,6 @@ class Kernel:
     needs_torchvision: bool = False
 
 
-class Maybe(NamedTuple):
-    """Marks an operation of a pattern that may be absent."""
-
-    kind: type[Op]
-
-
-class Series(NamedTuple):
-    """Marks one or more successive operations of these types that `accepts` returns True for."""
-
-    kinds: tuple[type[Op], ...]
-    accepts: Callable[[Op], bool]
-
-
-Pattern = tuple[type[Op] | Maybe | Series, ...]
-"""The types of successive operations. Each type occurs at most once, but for those of a Series."""
-
-
-class Match:
-    """The operations that matched a pattern. `match[CropOp]` is the operation of that type."""
-
-    def __init__(self, ops: Sequence[Op]) -> None:
-        self.ops = ops
-        self._by_kind = {type(op): op for op in ops}
-
-    def get(self, kind: type[_Op]) -> _Op | None:
-        """Return the operation of type `kind`; None if the match has none."""
-        op = self._by_kind.get(kind)
-        return op if isinstance(op, kind) else None
-
-    def __getitem__(self, kind: type[_Op]) -> _Op:
-        op = self.get(kind)
-        assert op is not None
-        return op
-
-
-def match_pattern(pattern: Pattern, ops: Sequence[Op]) -> Match | None:
-    """Return the operations at the start of `ops` that match `pattern`; None without a match."""
-    count = 0
-    for part in pattern:
-        if isinstance(part, Series):
-            begin = count
-            while count < len(ops) and type(ops[count]) in part.kinds and part.accepts(ops[count]):
-                count += 1
-            if count == begin:
-                return None
-            continue
-        kind = _find_kind(part)
-        if count < len(ops) and type(ops[count]) is kind:
-            count += 1
-        elif kind is part:
-            return None
-    return Match(ops[:count])
-
-
-def _find_kind(part: type[Op] | Maybe) -> type[Op]:
-    return part.kind if isinstance(part, Maybe) else part
-
-
 @dataclass(frozen=True)
 class Rule:
     """Assigns a kernel to successive operations of certain types.
@@ -131,7 +74,7 @@ class Rules:
         self._by_first: dict[type[Op], list[Rule]] = {}
         for rule in rules:
             for part in rule.pattern:
-                kinds = part.kinds if isinstance(part, Series) else (_find_kind(part),)
+                kinds = part.kinds if isinstance(part, Series) else (find_kind(part),)
                 for kind in kinds:
                     self._by_first.setdefault(kind, []).append(rule)
                 if not isinstance(part, Maybe):

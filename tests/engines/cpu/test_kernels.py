@@ -12,7 +12,8 @@ from gpupipe.augment.noise import make_noise, normal_field
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.kernels import RULES
-from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp, match_pattern
+from gpupipe.engines.cpu.patterns import match_pattern
+from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 

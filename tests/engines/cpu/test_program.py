@@ -5,27 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.engines.cpu.ops import (
-    CropOp,
-    EraseOp,
-    FlipOp,
-    NormalizeOp,
-    Op,
-)
+from gpupipe.engines.cpu.ops import CropOp, EraseOp, FlipOp, NormalizeOp, Op
+from gpupipe.engines.cpu.patterns import Match, Pattern
 from gpupipe.engines.cpu.pixels import Pixels, as_array
-from gpupipe.engines.cpu.program import (
-    Kernel,
-    Match,
-    Maybe,
-    Pattern,
-    Program,
-    Rule,
-    Rules,
-    SwitchOp,
-    match_pattern,
-    run_groups,
-    single,
-)
+from gpupipe.engines.cpu.program import Kernel, Program, Rule, Rules, SwitchOp, run_groups, single
 from gpupipe.pipeline.step import NoLoweringError, Spec
 
 SPEC = Spec.of_image(3)
@@ -112,28 +95,8 @@ def test_branches_are_looked_into() -> None:
     assert program.list_operators() == [("slow", "cpu", ("step c",))]
 
 
-# --- patterns and rules
-
-CROP, ERASE = CropOp("", SPEC, NO_ROWS, None), EraseOp("", SPEC, NO_ROWS, ())
+CROP = CropOp("", SPEC, NO_ROWS, None)
 FLIP = FlipOp("", SPEC, np.array([[0, 0], [1, 0]]))
-PATTERN = (Maybe(CropOp), Maybe(FlipOp), EraseOp)
-
-
-@pytest.mark.parametrize(
-    "ops", [[ERASE], [CROP, ERASE], [FLIP, ERASE], [CROP, FLIP, ERASE]], ids=len
-)
-def test_a_pattern_names_operations_that_may_be_missing(ops: list[Op]) -> None:
-    match = match_pattern(PATTERN, [*ops, CROP])
-    assert match is not None
-    assert list(match.ops) == ops
-    assert match[EraseOp] is ERASE
-    assert match.get(CropOp) is (CROP if CROP in ops else None)
-    assert match.get(FlipOp) is (FLIP if FLIP in ops else None)
-
-
-@pytest.mark.parametrize("ops", [[CROP], [FLIP, CROP, ERASE], [CROP, CROP, ERASE], []], ids=len)
-def test_other_operations_do_not_match(ops: list[Op]) -> None:
-    assert match_pattern(PATTERN, ops) is None
 
 
 def flip(op: FlipOp, pixels: Pixels, row: int) -> Pixels:
