@@ -63,34 +63,26 @@ class BatchEntry(BaseEntry[BatchStep]):
         """The layout of a batch of each field, such as "*CHW": no other axis has the letter "*"."""
         return {name: f"*{layout}" for name, layout in self.layouts.items()}
 
-    def draw(
-        self, seed: int, epoch: int, batches: Sequence[NDArray[np.int64]]
-    ) -> list[dict[str, Any]]:
+    def draw(self, seed: int, epoch: int, batches: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Draw the step's parameters for several batches; return those of each.
 
         The draws are hashes of (seed, epoch, ids of the batch, step), so they depend on all samples
-        of the batch. The parameters also have "shift", which depends on the ids alone: see
-        `find_shift`.
+        of the batch.
 
         Args:
             seed: The loader's seed.
             epoch: The epoch, from 0.
-            batches: For each batch the rows of its samples in the index, int64 (B,), in order.
+            batches: The hash of the ids of each batch, int64 (N,): see `draws.hash_ids`.
 
         Raises:
             StepError: If the step's `sample` raises, or returns arrays of a wrong length.
         """
-        shifts = [find_shift(ids) for ids in batches]
         if self._draws_nothing:
-            return [{"shift": shift} for shift in shifts]
+            return [{} for _ in batches]
         streams = [(draws.stream(f"batch: {self.key}"), self.step.num_uniforms)]
-        hashed = np.concatenate([draws.hash_ids(ids) for ids in batches])
-        (uniform,) = draws.uniform_for_streams(seed, epoch, hashed, streams)
+        (uniform,) = draws.uniform_for_streams(seed, epoch, batches, streams)
         sampled = self.sample(uniform, counted(len(batches), "batch", "batches"))
-        return [
-            {"shift": shift} | {name: values[n] for name, values in sampled.items()}
-            for n, shift in enumerate(shifts)
-        ]
+        return [{name: values[n] for name, values in sampled.items()} for n in range(len(batches))]
 
 
 @dataclass(frozen=True)
@@ -123,10 +115,23 @@ class BatchStage(Phased):
     ) -> list[list[dict[str, Any]]]:
         """Draw the parameters of all steps for several batches; return those of each batch.
 
-        Arguments and errors are those of BatchEntry.draw.
+        The parameters also have "shift", which depends on the ids alone: see `find_shift`.
+
+        Args:
+            seed: The loader's seed.
+            epoch: The epoch, from 0.
+            batches: For each batch the rows of its samples in the index, int64 (B,), in order.
+
+        Raises:
+            StepError: As BatchEntry.draw.
         """
-        drawn = [entry.draw(seed, epoch, batches) for entry in self.entries]
-        return [[of_entry[n] for of_entry in drawn] for n in range(len(batches))]
+        hashed = np.concatenate([draws.hash_ids(ids) for ids in batches])
+        drawn = [entry.draw(seed, epoch, hashed) for entry in self.entries]
+        shifts = map(find_shift, batches)
+        return [
+            [{"shift": shift, **of_entry[n]} for of_entry in drawn]
+            for n, shift in enumerate(shifts)
+        ]
 
     def as_steps(self) -> list[dict[str, Any]]:
         """Return the steps as JSON values, from which `build_batch_stage` rebuilds the stage."""

@@ -19,21 +19,21 @@ def entry_of(step: BatchStep, key: str = "mixup") -> BatchEntry:
 
 
 def test_draws_are_those_of_seed_epoch_key_and_samples() -> None:
-    entry = entry_of(Mixup())
-    (drawn,) = entry.draw(1, 2, [ids(4)])
-    assert 0 <= drawn["lam"] <= 1
-    others = [
-        *entry.draw(2, 2, [ids(4)]),
-        *entry.draw(1, 3, [ids(4)]),
-        *entry.draw(1, 2, [ids(4, first=1)]),
-        *entry_of(Mixup(), "mixup_2").draw(1, 2, [ids(4)]),
+    entry, hashed = entry_of(Mixup()), ids(1)
+    drawn = [
+        *entry.draw(1, 2, hashed),
+        *entry.draw(2, 2, hashed),
+        *entry.draw(1, 3, hashed),
+        *entry.draw(1, 2, hashed + 1),
+        *entry_of(Mixup(), "mixup_2").draw(1, 2, hashed),
     ]
-    assert len({drawn["lam"], *(other["lam"] for other in others)}) == 5
+    assert all(0 <= p["lam"] <= 1 for p in drawn)
+    assert len({p["lam"] for p in drawn}) == 5
 
 
 def test_a_sample_is_never_mixed_with_itself() -> None:
-    drawn = entry_of(Mixup()).draw(0, 0, [ids(4), np.array([0, 0, 1, 1])])
-    assert [p["shift"] for p in drawn] == [1, 2]
+    drawn = stage_of("mixup").draw(0, 0, [ids(4), np.array([0, 0, 1, 1])])
+    assert [p["shift"] for (p,) in drawn] == [1, 2]
 
 
 def test_batches_that_are_drawn_at_once_get_what_each_draws_alone() -> None:
@@ -64,7 +64,7 @@ class Broken(Mixup):
 )
 def test_a_step_that_draws_wrongly_is_named_with_its_place(step: BatchStep, words: str) -> None:
     with pytest.raises(StepError, match=words) as error:
-        entry_of(step).draw(0, 0, [ids(2)])
+        entry_of(step).draw(0, 0, ids(1))
     assert "c.yaml:3" in str(error.value)
 
 

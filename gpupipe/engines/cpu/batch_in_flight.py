@@ -5,17 +5,16 @@
               lowers one batch after the other, while the code is still in the processor's caches
     run       all threads, in parts of 8 samples or more; of 1 if no field has a native program, or
               if a function of the user's may take seconds
-    deliver   the thread that ran the last part; it sets `result`
+    deliver   the thread that ran the last part; it sets `outcome`
 
 If a sample fails, the later stages leave it out. If a stage itself fails, the whole batch fails.
-`result` is set in any case: otherwise the consumer would wait forever.
+`outcome` is set in any case: otherwise the consumer would wait forever.
 """
 
 # Else each batch computes the annotations of inner functions.
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -24,8 +23,8 @@ from gpupipe.annotations.batch_annotations import VALUES, BatchAnnotations
 from gpupipe.dataset.mapped_files import MappedFiles
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
-from gpupipe.engines.base import Batch, Job
-from gpupipe.engines.batch import Shapes
+from gpupipe.engines.base import Job
+from gpupipe.engines.cpu.batch_results import BatchResult, CopiedFields, Outcome, RunFailures
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import FieldProgram
@@ -40,57 +39,12 @@ from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
-CopiedFields = tuple[Batch, torch.Event]
-"""Fields of a batch on a GPU, and the CUDA event after their copies, which may still run."""
 _MAX_READ, _MIN_RUN = 128, 8
 """The maximum number of samples that one call reads, and the minimum that one call runs. What
 Python does for a call costs as much as for several samples, and more after the caches were used for
 pixels."""
 _BEFORE_ALL = -1
 """Stands in place of a row for the whole batch: all its rows come after it."""
-
-
-@dataclass
-class BatchResult:
-    """The delivered tensors of a batch, and the samples that failed.
-
-    Attributes:
-        fields: Tensors (B, ...) of the samples that did not fail, by field; or their elements, such
-            as "image.values", if `loader.shapes` allows other shapes. Empty if all failed, if the
-            shapes differ and may not, or if nothing is delivered.
-        failed: Why each failed sample failed, by its position in the plan.
-        shapes: The shapes of each sample that did not fail, in order; [] if `loader.shapes` is
-            "equal" and all are.
-        on_gpu: The copies of `fields` on the GPU, and their CUDA event; None if there are none.
-        annotations: The boxes and points of the samples that did not fail; None without any.
-    """
-
-    fields: dict[str, torch.Tensor] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)
-    shapes: list[Shapes] = field(default_factory=list)
-    on_gpu: CopiedFields | None = None
-    annotations: BatchAnnotations | None = None
-
-
-@dataclass
-class RunFailures:
-    """The first sample that ends a run, which its batches share. Later samples need not run.
-
-    Attributes:
-        num_started: How many batches of the run were started.
-        first: The number of a batch in the run, and a position in its plan; None without a failure.
-    """
-
-    num_started: int = 0
-    first: tuple[int, int] | None = None
-
-    def record(self, batch: int, row: int) -> None:
-        if self.first is None or (batch, row) < self.first:
-            self.first = batch, row
-
-    def is_before(self, batch: int, row: int) -> bool:
-        """Return whether a sample before this one ends the run."""
-        return self.first is not None and self.first < (batch, row)
 
 
 @dataclass(frozen=True)
@@ -147,15 +101,15 @@ class BatchInFlight:
 
     Attributes:
         plan: The plan of the batch.
-        result: A Future of the BatchResult. It raises EngineError or StepError if the whole batch
-            fails. If only some samples fail, the BatchResult lists them.
+        outcome: The BatchResult; or an EngineError or StepError if the whole batch fails. If only
+            some samples fail, the BatchResult lists them.
     """
 
     def __init__(
         self, starter: BatchStarter, reader: SampleReader, plan: Plan, failures: RunFailures
     ) -> None:
         self.plan = plan
-        self.result: Future[BatchResult] = Future()
+        self.outcome = Outcome()
         self._starter, self._reader, self._lowering = starter, reader, reader.lowering
         self._is_cancelled = False
         self._run, self._number = failures, failures.num_started
@@ -175,7 +129,7 @@ class BatchInFlight:
         self._share_out(parts, self._read_part, self._begin_lowering)
 
     def cancel(self) -> None:
-        """Skip all samples that have not started. `result` is set when the running samples end."""
+        """Skip all samples that have not started. `outcome` is set when the running samples end."""
         self._is_cancelled = True
         if (runner := self._runner) is not None:
             runner.cancel()
@@ -195,12 +149,12 @@ class BatchInFlight:
                 then()
             except (GpupipeError, SampleIncompatibleError) as e:
                 self._run.record(self._number, _BEFORE_ALL)
-                self.result.set_exception(e)
+                self.outcome.set(e)
             except BaseException as e:  # SystemExit, too: it would end the consumer silently
                 failure = EngineError(machine_failure(e) or _describe_failure(e))
                 failure.__cause__ = e
                 self._run.record(self._number, _BEFORE_ALL)
-                self.result.set_exception(failure)
+                self.outcome.set(failure)
 
         if parts:
             self._starter.threads.parallel_for(parts, run, begin_next)
@@ -331,7 +285,7 @@ class BatchInFlight:
                 result.annotations = self._annotations and self._annotations.select(passed)
                 if self._starter.start_copy is not None:
                     result.on_gpu = self._starter.start_copy(result.fields)
-        self.result.set_result(result)
+        self.outcome.set(result)
 
 
 def _describe_failure(error: BaseException) -> str:

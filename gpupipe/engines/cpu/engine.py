@@ -28,13 +28,8 @@ from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values, shapes_as_tensors
-from gpupipe.engines.cpu.batch_in_flight import (
-    BatchInFlight,
-    BatchResult,
-    BatchStarter,
-    CopiedFields,
-    RunFailures,
-)
+from gpupipe.engines.cpu.batch_in_flight import BatchInFlight, BatchStarter
+from gpupipe.engines.cpu.batch_results import BatchResult, CopiedFields, RunFailures
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.entry import Entry
@@ -184,7 +179,7 @@ class CpuEngine(QuarantiningEngine):
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         for plan, result in self._run(plans, self._starter):
             if result.failed:  # once more, since a file may come back, or a share be mounted again
-                result = self._starter.start(plan).result.result()  # noqa: PLW2901
+                result = self._starter.start(plan).outcome.get()  # noqa: PLW2901
             left = self._quarantine_failed(plan, result.failed)
             if result.fields:
                 if result.annotations is not None:
@@ -203,7 +198,7 @@ class CpuEngine(QuarantiningEngine):
             for plan in islice(plans, self.traits.batches_ahead):
                 in_flight.append(starter.start(plan, failures))
             while in_flight:
-                result = in_flight[0].result.result()
+                result = in_flight[0].outcome.get()
                 plan = in_flight.popleft().plan
                 for following in islice(plans, 1):
                     in_flight.append(starter.start(following, failures))
@@ -213,7 +208,7 @@ class CpuEngine(QuarantiningEngine):
             for batch in in_flight:
                 batch.cancel()
             for batch in in_flight:
-                batch.result.exception()
+                batch.outcome.wait()
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         starter = replace(self._starter, memory=None, cache=None, maps={}, reads_only=True)
