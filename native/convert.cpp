@@ -31,9 +31,15 @@ class DeliverStage : public OutputStage {
 
   void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const override {
     const bool flips_x = has_flips_ && flips_[row][0], flips_y = has_flips_ && flips_[row][1];
-    if (image.num_changes && !flips_x) {
+    // Changes take floats apart in vectors, also if there are none.
+    const bool can_change = image.channels == 1 || image.channels == kChannels;
+    const bool is_faster = image.plane ? !flips_x && !flips_y : !slot.is_interleaved;
+    const bool runs_changes =
+        image.num_changes || (image.item_size != 1 && can_change && is_faster);
+    if (runs_changes && !flips_x) {
       const Image changed = add_normalization(image, slot, arena);
-      run_float_changes(*variant_.floats, changed, slot.as_image(), nullptr, true, flips_y);
+      const bool is_streamed = slot.is_streamed();
+      run_float_changes(*variant_.floats, changed, slot.as_image(), nullptr, is_streamed, flips_y);
       return;
     }
     const Rows rows(arena, image, slot.width);
@@ -49,7 +55,7 @@ class DeliverStage : public OutputStage {
         for (int k = 0; k < image.pieces(); ++k)
           variant_.color->look_up(pixels + k * plane, changed.pixels + k * size, size, image.table);
         pixels = changed.pixels, plane = plane ? size : 0;
-      } else if (image.num_changes) {
+      } else if (runs_changes) {
         run_float_changes_of_row(*variant_.floats, image, from, changed);
         pixels = changed.pixels, plane = changed.plane;
       } else if (flips_x || flips_y) {

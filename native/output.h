@@ -148,6 +148,9 @@ class Slot : public Target {
     return true;
   }
 
+  // Whether values are written past the cache.
+  bool is_streamed() const { return conversions_->is_float && is_batch_; }
+
   // How many rows of planes are converted at once: those that follow each other without a gap, as
   // far as their levels fit the cache of the first level: 3 planes of 4096 bytes are 12 of its 32
   // KiB or more. Rows that begin and end in the middle of a cache line are slower: there should be
@@ -199,8 +202,6 @@ class Slot : public Target {
     static const Conversions levels(1), floats(sizeof(float));
     return item_size == 1 ? levels : floats;
   }
-
-  bool is_streamed() const { return conversions_->is_float && is_batch_; }
 
   // Bytes of a value before it is converted.
   int source_size() const { return conversions_->is_float ? int(sizeof(float)) : 1; }
