@@ -11,7 +11,7 @@ class Numbers {
   bool open(PyObject* object) {
     if (!buffer_.open(object, PyBUF_STRIDES | PyBUF_FORMAT)) return false;
     const bool is_known = buffer_.has_format("?i") || buffer_.has_format("lqd");
-    if (!is_known || buffer_.axes() < 1 || buffer_.axes() > 2)
+    if (!is_known || buffer_.axes() < 1 || buffer_.axes() > 2 || columns() < 1)
       return refuse("an argument of a change is no array of bool, int32, int64 or float64");
     kind_ = buffer_.has_format("?") ? '?' : buffer_.has_format("i") ? 'i'
             : buffer_.has_format("d") ? 'd' : 'q';
@@ -73,7 +73,7 @@ class Column {
       if (!values_[n].open(PyTuple_GetItem(values, Py_ssize_t(n)))) return false;
       columns += values_[n].columns();
     }
-    if (has_index_ ? count_ != 1 && count_ != functions_.size()
+    if (has_index_ ? (count_ != 1 && count_ != functions_.size()) || columns != Py_ssize_t(count_)
                    : functions_.size() != 1 || columns > kColorValues)
       return refuse("a change has another number of values than its functions");
     return true;

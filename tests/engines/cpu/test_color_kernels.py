@@ -237,6 +237,8 @@ GAMMAS, TABLE = ((20, 0.0, 9.0, False),), ((1, 0.0, 0.0, False),)
         ((GAMMAS * 2, np.zeros(3, np.int32), (np.ones(3),) * 3, None), "another number of values"),
         ((GAMMAS, None, (np.ones(3, np.float32),), None), "no array of bool, int32"),
         ((GAMMAS, None, (np.ones((3, 1, 1)),), None), "no array of bool, int32"),
+        ((GAMMAS, None, (np.ones((3, 0)),), None), "no array of bool, int32"),
+        ((GAMMAS, np.zeros(3, np.int32), (np.ones((3, 2)),), None), "another number of values"),
         ((GAMMAS * 2, np.array([0, 2]), (np.ones(2),), None), "the index names a function that is"),
         ((GAMMAS * 2, np.array([0, -1]), (np.ones(2),), None), "the index names a function"),
         ((TABLE, None, (np.array([0, 2]),), None), "table"),
