@@ -1,7 +1,5 @@
 """What a pass of a loader costs: seconds, CPU time, peak memory."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import resource
@@ -63,7 +61,7 @@ def measure(
     }
 
 
-def peak(memory: PeakMemory) -> dict[str, Any]:
+def peak(memory: "PeakMemory") -> dict[str, Any]:
     """What `memory` found, for a result."""
     memory.stop()
     return {"peak_memory_mib": memory.bytes / _MIB, "peak_memory_kind": memory.kind}

@@ -1,7 +1,5 @@
 """The changes that tests/mutants.py makes of the code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -15,8 +15,6 @@ to the rule that the same seed, epoch and sample have the same draws everywhere.
 run with the same batch size and number of ranks delivers the same batches, bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -82,7 +80,7 @@ class BatchStep(BaseStep):
                 what to write instead.
         """
 
-    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
+    def torch(self, images: Images, labels: "Tensor", p: Params) -> MixedBatch:
         """Process one batch on its device. Must not change its arguments in place.
 
         Args:

@@ -1,7 +1,5 @@
 """Draws images of torchvision and an engine, and maps of their differences, as PNGs in base64."""
 
-from __future__ import annotations
-
 import base64
 import io
 import os
@@ -121,7 +119,7 @@ def draw_rows(
 
 
 def _draw_pair(
-    file: str, expected: Tensor, image: Tensor, engine: str, smaller: int
+    file: str, expected: "Tensor", image: "Tensor", engine: str, smaller: int
 ) -> tuple[Picture, Picture]:
     """Draw an engine's image, and the map of its differences from torchvision's, `expected`."""
     from PIL.Image import fromarray
@@ -168,7 +166,7 @@ def difference_map(apart: NDArray[np.int16], smaller: int) -> NDArray[np.uint8]:
     return np.round(255 - 255 * dark).astype(np.uint8)  # type: ignore[no-any-return]
 
 
-def _encode(caption: str, alt: str, picture: Image) -> Picture:
+def _encode(caption: str, alt: str, picture: "Image") -> Picture:
     """Encode a picture as PNG, for the report."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", optimize=True)

@@ -3,8 +3,6 @@
 It times the same steps on a loader's batches and on a few batches that it holds in memory.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -184,7 +182,7 @@ def _create_model_step(name: str, loader: Loader) -> Train:
     return train
 
 
-def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+def _pair(batch: Any) -> "tuple[Tensor, Tensor]":
     if isinstance(batch, tuple):
         return batch
     if "label" not in batch:

@@ -1,7 +1,5 @@
 """The end of a file in a store, from which a source finds out in which parts to fetch the file."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -48,7 +46,7 @@ class FileEnd(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         view = memoryview(buffer)
         end = min(self._at + len(view), self.size)
         if self._at >= end:

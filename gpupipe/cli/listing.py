@@ -4,8 +4,6 @@ That is configs, pipelines, steps, sources and engines, which catalog.py finds, 
 parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +138,7 @@ def _show_file(item: Item, is_single: bool) -> None:
         click.echo()
 
 
-def _print_model(model: type[pydantic.BaseModel]) -> None:
+def _print_model(model: "type[pydantic.BaseModel]") -> None:
     """Print the description and the parameters of a step, a source or a group of settings."""
     from rich.markup import escape
 

@@ -7,8 +7,6 @@ loader.format     a dict, a tuple, or what DALI's iterators, transformers or det
 loader.collate    what a function of the user's makes of the samples
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +135,7 @@ class BatchFormat:
             else:
                 batch[name] = rows
 
-    def _pad(self, name: str, spec: Spec, rows: Ragged, batch: Batch) -> None:
+    def _pad(self, name: str, spec: Spec, rows: "Ragged", batch: Batch) -> None:
         """Add the padded rows of a field to a batch; also their number, if they are its own."""
         batch[name], _ = rows.pad(padding_of(spec))
         if spec.annotation is not None and not spec.annotation.rows_with:
@@ -149,7 +147,7 @@ class BatchFormat:
         count = len(batch[self._main])
         return [{name: value[n] for name, value in others.items()} for n in range(count)]
 
-    def _to_torchvision(self, batch: Batch) -> tuple[list[Tensor], list[dict[str, Any]]]:
+    def _to_torchvision(self, batch: Batch) -> "tuple[list[Tensor], list[dict[str, Any]]]":
         """Return the arguments of torchvision's detectors: images, and targets.
 
         Boxes are tv_tensors.BoundingBoxes. No label is 0, which is the background. Points have

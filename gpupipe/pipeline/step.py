@@ -23,7 +23,7 @@ sample and a whole batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pydantic
@@ -41,8 +41,6 @@ from gpupipe.runtime.user_functions import UserCall
 from gpupipe.schema.field_types import mask_fill
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from torch import Tensor
 
 Uniforms = NDArray[np.float64]

@@ -4,8 +4,6 @@ It is a new interpreter and no fork, so it has no threads, locks or CUDA context
 ends when this process ends or closes its pipe.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -99,8 +97,8 @@ class FunctionProcess:
             raise FunctionMissingError(answer["missing"])
 
     def call(
-        self, image: Tensor, field: str, seed: int, timeout: float
-    ) -> Tensor | CallFailedError:
+        self, image: "Tensor", field: str, seed: int, timeout: float
+    ) -> "Tensor | CallFailedError":
         """Return what the function returns, or why it raised."""
         place = self._memory.write(image)
         request = {"image": place, "field": field, "seed": seed}

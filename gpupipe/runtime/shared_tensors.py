@@ -1,7 +1,5 @@
 """Tensors in memory that two processes share."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from typing import TYPE_CHECKING, Any
@@ -26,13 +24,13 @@ class SharedTensors:
         """The memory that native code writes, while `write` may map more of the file."""
 
     @classmethod
-    def create(cls) -> SharedTensors:
+    def create(cls) -> "SharedTensors":
         """Return memory in a new file."""
         fd = os.memfd_create("gpupipe images")
         os.ftruncate(fd, _CAPACITY)
         return cls(fd)
 
-    def write(self, tensor: Tensor, begin: int = 0) -> dict[str, Any]:
+    def write(self, tensor: "Tensor", begin: int = 0) -> dict[str, Any]:
         """Copy a tensor to an offset in bytes.
 
         Returns:
@@ -47,7 +45,7 @@ class SharedTensors:
         self.view(place).copy_(tensor)
         return place
 
-    def view(self, place: dict[str, Any]) -> Tensor:
+    def view(self, place: dict[str, Any]) -> "Tensor":
         """Return the memory of a tensor; the next `write` changes it."""
         import torch
 

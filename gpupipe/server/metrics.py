@@ -4,8 +4,6 @@ for Prometheus.
 `stats` is the dict that Server.stats() returns.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -89,7 +87,7 @@ def format_table(stats: Mapping[str, Any]) -> list[str]:
 
 
 def fetch_stats(
-    address: str, key: Path | None = None, server_key: Path | None = None, patience: float = 5.0
+    address: str, key: "Path | None" = None, server_key: "Path | None" = None, patience: float = 5.0
 ) -> dict[str, Any]:
     """Return the stats of a running server.
 

@@ -1,7 +1,5 @@
 """coco: images with boxes and keypoints, as COCO's annotation files list them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -111,7 +109,7 @@ class Coco(FileSource):
         )
         return build_coco_index(str(root), parts, choices)
 
-    def _read_file(self, path: Path, progress: Progress) -> CocoFile:
+    def _read_file(self, path: Path, progress: Progress) -> "CocoFile":
         from gpupipe.formats.coco import read_coco
 
         def tick(count: int) -> None:
@@ -134,6 +132,6 @@ class Coco(FileSource):
         return content
 
 
-def _name_images(path: Path, content: CocoFile, roots: list[str]) -> list[str]:
+def _name_images(path: Path, content: "CocoFile", roots: list[str]) -> list[str]:
     """Return the paths of a file's images, relative to the root."""
     return make_relative(content.file_names, roots, lambda i: f"{path}: images[{i}]")

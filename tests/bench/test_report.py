@@ -1,7 +1,5 @@
 """The report of a comparison: its figures, plots and files."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

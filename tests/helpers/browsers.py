@@ -1,7 +1,5 @@
 """A headless browser of this machine, for tests of pages."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 @contextmanager
-def open_browser() -> Iterator[Browser]:
+def open_browser() -> "Iterator[Browser]":
     """Open Chromium or Chrome, or skip the test; Playwright's own would have to be downloaded."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if not found:

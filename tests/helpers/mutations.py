@@ -4,8 +4,6 @@ cosmic-ray and mutmut have more operators. But they remove no statements, skip n
 nor messages, and bring an SQL or a terminal library along.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

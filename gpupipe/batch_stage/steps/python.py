@@ -1,7 +1,5 @@
 """python: calls a function of the user's on whole batches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -69,7 +67,7 @@ class PythonBatchStep(BatchStep):
         """
         return {"seed": split_seeds((u[:, 0] * 2.0**53).astype(np.int64))}
 
-    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
+    def torch(self, images: Images, labels: "Tensor", p: Params) -> MixedBatch:
         import torch
 
         function, seed = self._find(), int(join_seeds(p["seed"]))

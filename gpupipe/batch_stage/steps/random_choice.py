@@ -1,7 +1,5 @@
 """random_choice: run one step of a list, drawn for each batch."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpupipe.batch_stage.batch_step import BatchContainer, Images, MixedBatch
@@ -26,7 +24,7 @@ class RandomStepChoice(BatchContainer, WeightedChoice):
     def is_needed(self, number: int, drawn: Sampled) -> bool:
         return number in drawn["choice"]
 
-    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
+    def torch(self, images: Images, labels: "Tensor", p: Params) -> MixedBatch:
         number = int(p["choice"])
         shared = {name: p[name] for name in ("shift", "memory") if name in p}
         chosen = {**shared, **select_params(number, p)}

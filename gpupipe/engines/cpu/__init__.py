@@ -19,8 +19,6 @@ primitive also needs a dataclass in `ops`.
 The registry of engines imports this package by name. Start reading in engine.py.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpupipe.runtime.registry import Registration
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from gpupipe.engines.base import Engine
 
 
-def _load() -> type[Engine]:
+def _load() -> "type[Engine]":
     from gpupipe.engines.cpu.engine import CpuEngine
 
     return CpuEngine

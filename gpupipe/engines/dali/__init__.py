@@ -6,8 +6,6 @@ checks image files before DALI decodes them. The registry of engines imports thi
 Start reading in engine.py.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import DeviceError
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from gpupipe.engines.base import Engine
 
 
-def _load() -> type[Engine]:
+def _load() -> "type[Engine]":
     try:
         from gpupipe.engines.dali.engine import DaliEngine
     except ModuleNotFoundError as e:

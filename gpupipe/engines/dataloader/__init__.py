@@ -6,8 +6,6 @@ samples that crash a process.
 Only the registry imports this folder, by name. Start reading in samples.py.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpupipe.runtime.registry import Registration
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from gpupipe.engines.base import Engine
 
 
-def _load() -> type[Engine]:
+def _load() -> "type[Engine]":
     from gpupipe.engines.dataloader.engine import DataLoaderEngine
 
     return DataLoaderEngine

@@ -8,8 +8,6 @@
    error.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -171,7 +169,7 @@ class DataLoaderEngine(QuarantiningEngine):
                 reason = f"the process that decodes or transforms it dies of {name}"
                 self.quarantine.add(ids[position], reason)
 
-    def _to_batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
+    def _to_batch(self, plan: Plan, fields: "dict[str, Tensor]") -> Batch:
         with span("hand-over", "loader"):
             batch = {
                 name: tensor

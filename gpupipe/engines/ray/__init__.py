@@ -13,8 +13,6 @@ for the object store.
 The registry of engines imports this folder by name. Start reading in engine.py.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import EngineError
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from gpupipe.engines.base import Engine
 
 
-def _load() -> type[Engine]:
+def _load() -> "type[Engine]":
     require_extra("ray", ("ray",), "engine: ray", EngineError)
     from gpupipe.engines.ray.engine import RayEngine
 

@@ -4,8 +4,6 @@ The actor imports torch and DALI only when it builds its engine. So the trainer 
 Ray has placed the worker, and which versions the worker has.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import traceback
@@ -53,7 +51,7 @@ class WorkerActor:
     creates. `build` and `make` return exceptions in place of raising them.
     """
 
-    _maker: BatchMaker
+    _maker: "BatchMaker"
 
     def __init__(self) -> None:
         self._node = get_node_name()
@@ -89,7 +87,7 @@ class WorkerActor:
             return add_node_name(e, self._node)
         return None
 
-    def make(self, run: int, step: int, plan: Plan) -> BatchAnswer | None:
+    def make(self, run: int, step: int, plan: "Plan") -> "BatchAnswer | None":
         """Return the batch of a plan, or the error; None if the plan was discarded.
 
         Args:

@@ -5,8 +5,6 @@ file in the cache folder once a second. `gpupipe status ray` reads the files of 
 share this cache folder. Only `read_object_store` needs Ray.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -148,7 +146,7 @@ class WaitMeter:
         total = self.waited + self.used
         return self.waited / total if total else 0.0
 
-    def measure(self, batches: Iterable[tuple[Plan, Batch]]) -> Iterator[tuple[Plan, Batch]]:
+    def measure(self, batches: "Iterable[tuple[Plan, Batch]]") -> "Iterator[tuple[Plan, Batch]]":
         """Yield the plans and batches unchanged, and measure the times between them."""
         asked = self._clock()
         used: float | None = None

@@ -12,8 +12,6 @@ an epoch that the client reads, the batches that it holds, and the batch that ar
 The registry imports this folder by name. Start reading in engine.py, then in connection.py.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpupipe.protocol.peers import import_zmq
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from gpupipe.engines.base import BatchStream
 
 
-def _load() -> type[BatchStream]:
+def _load() -> "type[BatchStream]":
     import_zmq()
     from gpupipe.engines.remote.engine import RemoteEngine
 

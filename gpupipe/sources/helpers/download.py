@@ -5,8 +5,6 @@ One process fetches a data set while others wait.
 An archive is refused if the path of a member leads outside the folder of the data set.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gzip
@@ -108,7 +106,7 @@ def download(dataset: Dataset, progress: Progress) -> Path:
     return target
 
 
-def _describe_error(error: requests.RequestException) -> str:
+def _describe_error(error: "requests.RequestException") -> str:
     import requests
 
     if error.response is not None:

@@ -5,8 +5,6 @@
 The processes are those of the step python: new interpreters, whose hangs and crashes stay theirs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -111,7 +109,7 @@ class _ReadItems:
     def __init__(self, origin: DatasetOrigin, choice: PartChoice) -> None:
         self._reader = ItemReader(origin, choice)
 
-    def __call__(self, image: Tensor) -> Tensor:
+    def __call__(self, image: "Tensor") -> "Tensor":
         """Return the packed items of rows, int64 (n,): see `pack`; of -1 - row, its path."""
         import torch
 

@@ -9,8 +9,6 @@ image after another. DALI holds the GIL unless torch releases it. So both use on
 `threads` is. On a GPU, DALI has an operator for remap, and none for `call_torch`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -239,7 +237,7 @@ def find_operators(
 
 
 def call_torch(
-    pixels: DataNode, nodes: Sequence[DataNode], function: Callable[..., Tensor]
+    pixels: DataNode, nodes: Sequence[DataNode], function: "Callable[..., Tensor]"
 ) -> DataNode:
     """Call `function` on each image when the graph runs, and return the DataNode of the results.
 
@@ -274,7 +272,7 @@ def python_function(
     See Primitives.remap for the arguments. `reach` is not needed here.
     """
 
-    def move(image: Tensor, moves: NDArray[np.float32]) -> Tensor:
+    def move(image: "Tensor", moves: NDArray[np.float32]) -> "Tensor":
         import torch
         from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F

@@ -6,14 +6,12 @@ arrays: (B, 2) for a batch, or (2,) if they are the same for all samples. An arg
 axis is fed to the graph. An argument without a batch axis is a constant of the graph.
 """
 
-from __future__ import annotations
-
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +25,6 @@ from gpupipe.engines.dali.operators.subgraph import Array, Make, Subgraph, Value
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix, describe_small_image
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class DaliTracer(ABC):
