@@ -31,6 +31,7 @@ _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """The smoothing filter of adjust_sharpness, which blends an image with the smoothed image."""
 ALL_LEVELS = np.arange(FULL + 1, dtype=np.uint8)[None]
 _DIFFERENCES = np.arange(1, FULL + 1)
+_LEVELS = torch.arange(FULL + 1, dtype=torch.float32)
 
 
 def split(pixels: Pixels) -> Array:
@@ -59,21 +60,18 @@ def _blend_as_torch(planes: Array, factor: float, gray: Array, out: Array) -> No
     A sum is near a whole number where it was one before rounding: there, OpenCV's may be another.
     That is so for some differences to the gray level, or for values that are the gray level.
     """
-    parts, levels = factor * _DIFFERENCES, ALL_LEVELS[None]
-    rounded, exact = np.empty((2, *levels.shape), np.uint8)
-    _blend(levels, factor, ALL_LEVELS, rounded)
-    _blend_in_torch(levels, factor, ALL_LEVELS, exact)
-    lowered = rounded - exact
-    if np.abs(parts - np.rint(parts)).min() < 1 - 2 * TRUNCATE or lowered.max() > 1:
+    parts = factor * _DIFFERENCES
+    if factor > 2 or np.abs(parts - np.rint(parts)).min() < 1 - 2 * TRUNCATE:
         _blend_in_torch(planes, factor, gray, out)
         return
     _blend(planes, factor, gray, out)
+    sums = (_LEVELS * factor).add_(_LEVELS, alpha=1 - factor)
+    lowered = torch.lt(sums, _LEVELS).numpy().view(np.uint8)
     if lowered.any():
-        lower, mask = scratch.take((2, *gray.shape))
-        cv2.LUT(gray, lowered[0], dst=lower)
-        for plane, blended in zip(planes, out, strict=True):
-            cv2.compare(plane, gray, cv2.CMP_EQ, dst=mask)
-            cv2.subtract(blended, lower, dst=blended, mask=mask)
+        mask = scratch.take(planes.shape)
+        np.equal(planes, gray, out=mask.view(np.bool_))
+        np.bitwise_and(mask, cv2.LUT(gray, lowered, dst=scratch.take(gray.shape)), out=mask)
+        np.subtract(out, mask, out=out)
 
 
 def _blend(planes: Array, factor: float, other: Array, out: Array) -> None:
