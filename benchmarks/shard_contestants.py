@@ -112,6 +112,10 @@ def _iterate_streaming(arguments: argparse.Namespace, cache: Path) -> Iterator[i
 
     remote = f"s3://{_folder(arguments, 'streaming').name}"
     dataset = Dataset(remote=remote, local=str(cache / "local"), shuffle=True, batch_size=_BATCH)
+    # The client that fetched the index has an open connection. Workers that are forks would all
+    # read from it, and take parts of each other's answers for their own.
+    for stream in dataset.streams:
+        stream._downloader.clean_up()
     return _count_passes(_load(dataset), _first_size)
 
 

@@ -12,8 +12,8 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.fetching import draw_first
 from gpupipe.cache.listing import Listing
 from gpupipe.cache.settings import CacheOptions, DataSet
-from gpupipe.cache.store import PART, Store
-from gpupipe.cache.store_listing import list_samples
+from gpupipe.cache.store import Store
+from gpupipe.cache.store_listing import StoreRows, list_samples
 from gpupipe.cache.stored_formats import find_format
 from gpupipe.errors import DataError
 
@@ -74,18 +74,15 @@ def list_early(line: bytes) -> EarlyListing | None:
 
 
 def _list(dataset: DataSet, cache: CacheOptions, store: Store) -> Listing | DataError:
+    has_shards = dataset.shards is not None and not find_format(dataset).is_sized
+
+    def begin_to_fetch(rows: StoreRows) -> None:
+        """Begin to fetch the shard that comes first into an empty cache."""
+        if has_shards and cache.workers and cache.rate_limit is None:
+            weights = rows.weights if dataset.weight is not None else None
+            store.prefetch(rows.names[draw_first(len(rows.names), dataset.seed, weights)])
+
     try:
-        rows = list_samples(dataset, store, cache.connections)
+        return list_samples(dataset, store, cache.connections, begin_to_fetch)
     except DataError as e:
         return e
-    has_shards = dataset.shards is not None and not find_format(dataset).is_sized
-    if has_shards and cache.workers and cache.rate_limit is None:
-        _begin_to_fetch(dataset, store, rows)
-    return rows
-
-
-def _begin_to_fetch(dataset: DataSet, store: Store, rows: Listing) -> None:
-    """Begin to fetch the first part of the shard that comes first into an empty cache."""
-    file = rows.get_file(draw_first(rows, dataset.seed, dataset.weight is not None))
-    if file.size > 0:
-        store.prefetch(file.name, 0, min(PART, file.size))

@@ -232,10 +232,9 @@ def _draw_times(
     return times if weights is None else times / weights[rows]
 
 
-def draw_first(listing: Listing, seed: int, is_weighted: bool) -> int:
-    """Return the row that the first `RowSelection.draw` of an empty cache has first."""
-    weights = listing.weights if is_weighted else None
-    rows = np.arange(len(listing)) if weights is None else np.flatnonzero(weights > 0)
+def draw_first(count: int, seed: int, weights: NDArray[np.float64] | None) -> int:
+    """Return which of `count` rows the first `RowSelection.draw` of an empty cache has first."""
+    rows = np.arange(count) if weights is None else np.flatnonzero(weights > 0)
     return int(rows[np.argmin(_draw_times(rows, seed, 0, weights))])
 
 

@@ -100,7 +100,7 @@ class Store:
         self._reader = None
         if dataset.shards is not None:
             self._reader = create_range_reader(dataset.url, dataset.storage_options, timeout)
-        self._prefetched: dict[tuple[str, int, int], Future[FetchedRange]] = {}
+        self._prefetched: dict[str, Future[FetchedRange]] = {}
 
     def list_files(self, folder: str = "") -> dict[str, dict[str, Any]]:
         """List the files below the url, or below a folder of it.
@@ -274,10 +274,9 @@ class Store:
         if file.tag and not has_version(now, file.tag):
             raise ChangedError(str(_NotAsListedError(describe_change(file.version, now))))
 
-    def prefetch(self, name: str, begin: int, end: int) -> None:
-        """Begin to read bytes of a file, for the `read_range` of them that follows."""
-        pool = ThreadPoolExecutor(1)
-        self._prefetched[name, begin, end] = pool.submit(self._read_once, name, begin, end)
+    def prefetch(self, name: str) -> None:
+        """Begin to read the first PART bytes of a file, for the `read_range` of them to come."""
+        self._prefetched[name] = ThreadPoolExecutor(1).submit(self._read_once, name, 0, PART)
 
     def read_range(self, name: str, begin: int, end: int) -> FetchedRange:
         """Return bytes `begin` to `end` of a file; all of it from a server that knows no ranges.
@@ -288,7 +287,7 @@ class Store:
         """
 
         def read() -> FetchedRange:
-            coming = self._prefetched.pop((name, begin, end), None)
+            coming = None if begin else self._prefetched.pop(name, None)
             result = coming.result() if coming else self._read_once(name, begin, end)
             if (count := len(result.data)) < end - begin:
                 raise OSError(f"{count:,} bytes came in place of {end - begin:,}")

@@ -60,7 +60,12 @@ class StoreRows:
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listing:
+def list_samples(
+    dataset: DataSet,
+    store: Store,
+    connections: int = 16,
+    on_rows: Callable[[StoreRows], object] = lambda rows: None,
+) -> Listing:
     """List the samples of a data set.
 
     Asks the store about each file of a manifest, and about each file whose version is not in the
@@ -70,6 +75,7 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
         dataset: The data set.
         store: The store that has the files.
         connections: How many files to ask the store about at the same time.
+        on_rows: Called before the store is asked about single files.
 
     Raises:
         DataError: There are no samples, or a name or a value is invalid.
@@ -89,6 +95,7 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
         raise DataError(f"{empty}: {advice}")
     labels, classes = _number_labels(rows, dataset.manifest)
     names = StringArray.from_strings(rows.names)
+    on_rows(rows)
     ask_for_versions(rows, store, connections)
     return Listing(
         names,
