@@ -8,9 +8,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+_PIECE = 1 << 20
+"""Bytes of a piece of a part: it is written while the processor's cache has it. To join 8 MB first
+takes three times as long.
+"""
 _NAME = re.compile(r"[A-Za-z0-9_.=/-]+")
 """Names whose URLs are the same, however a client quotes them."""
 _S3_OPTIONS = {
@@ -66,13 +71,40 @@ class RangeReader:
             NoRangesError: The server does not send parts of files.
             FileNotFoundError, PermissionError, OSError: The part cannot be read.
         """
+        with self._translate_errors():
+            result = self._get(name, begin, end)
+            return memoryview(result.bytes()), result.meta["e_tag"] or ""
+
+    def copy(
+        self, name: str, begin: int, end: int, write: Callable[[memoryview, int], object]
+    ) -> tuple[int, str]:
+        """Pass what `read` returns to `write`, in pieces, each with its place in the file.
+
+        Raises what `read` raises.
+
+        Returns:
+            How many bytes came, and the file's ETag.
+        """
+        count = 0
+        with self._translate_errors():
+            result = self._get(name, begin, end)
+            for piece in result.stream(min_chunk_size=_PIECE):
+                write(memoryview(piece), begin + count)
+                count += len(piece)
+            return count, result.meta["e_tag"] or ""
+
+    def _get(self, name: str, begin: int, end: int) -> Any:
         import obstore
+
+        return obstore.get(self._store, name, options={"range": (begin, end)})
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
         from obstore import exceptions
 
         began = time.monotonic()
         try:
-            result = obstore.get(self._store, name, options={"range": (begin, end)})
-            return memoryview(result.bytes()), result.meta["e_tag"] or ""
+            yield
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as e:
             raise PermissionError(_first_line(e)) from e
         except exceptions.NotSupportedError as e:

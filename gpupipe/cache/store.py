@@ -296,6 +296,35 @@ class Store:
         result: FetchedRange = self.retry(read)
         return result
 
+    def copy_range(
+        self, name: str, begin: int, end: int, write: Callable[[bytes | memoryview, int], object]
+    ) -> tuple[int, str]:
+        """Pass what `read_range` returns to `write`, in pieces, each with its place in the file.
+
+        After a failed attempt, `write` is called again with the pieces from `begin` on. Raises what
+        `read_range` raises, and what `write` does.
+
+        Returns:
+            How many bytes came, and the file's ETag.
+        """
+
+        def copy() -> tuple[int, str]:
+            if self._reader is None or not can_read(name) or name in self._prefetched:
+                data, etag = self.read_range(name, begin, end)
+                write(data, begin if len(data) <= end - begin else 0)
+                return len(data), etag
+            try:
+                count, etag = self._reader.copy(name, begin, end, write)
+            except NoRangesError:
+                self._reader = None
+                return copy()
+            if count < end - begin:
+                raise OSError(f"{count:,} bytes came in place of {end - begin:,}")
+            return count, etag
+
+        result: tuple[int, str] = self.retry(copy)
+        return result
+
     def _read_once(self, name: str, begin: int, end: int) -> FetchedRange:
         if self._reader is not None and can_read(name):
             try:

@@ -132,11 +132,17 @@ class ShardFetcher:
 
         def fetch(begin: int, end: int) -> tuple[int, str]:
             """Fetch a range. Return how many bytes came, and the file's ETag."""
-            data, etag = self._read(file, begin, end)
-            if len(data) > end - begin and (begin or not is_whole):
-                data = data[begin:end]  # all of it came, from a server that knows no ranges
-            write_at(target, begin - part.shift, data)
-            return len(data), etag
+            takes_all = is_whole and not begin
+
+            def write(data: bytes | memoryview, place: int) -> None:
+                if len(data) > end - begin and not takes_all:
+                    data, place = data[begin:end], begin  # a server that knows no ranges sent all
+                write_at(target, place - part.shift, data)
+
+            self._rate_limit.take(end - begin)
+            count, etag = self._store.copy_range(file.name, begin, end, write)
+            self._statistics.bytes += count
+            return count if takes_all else min(count, end - begin), etag
 
         etags = set[str]()
         if ranges and not self._has_ranges:  # the first one shows whether there can be others

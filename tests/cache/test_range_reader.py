@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpupipe.cache.range_reader import can_read, create_range_reader
+from gpupipe.cache.settings import DataSet
+from gpupipe.cache.store import Store
+from helpers.faulty_store import serve
 
 pytest.importorskip("obstore")
 KEYS = {"key": "k", "secret": "s"}
@@ -89,6 +93,24 @@ def test_parts_come_from_a_store_that_speaks_as_google_s_or_azure(
     faults.gone["000.tar"] = 1
     with pytest.raises(FileNotFoundError):
         reader.read("000.tar", 100, 700)
+
+
+def test_a_part_is_copied_in_pieces_which_begin_again_after_a_failure(tmp_path: Path) -> None:
+    content = np.random.default_rng(0).bytes(5 << 20)
+    (tmp_path / "a.tar").write_bytes(content)
+    first, last = 100, len(content) - 100
+    pieces: dict[int, bytes] = {}
+    with serve(tmp_path) as (url, faults):
+        dataset = DataSet(url=url, shards="*.tar")
+        store = Store(dataset, retries=1, timeout=5.0, pause=lambda seconds: None)
+        faults.cuts["a.tar"] = 1  # the first attempt breaks off after 1,000 bytes
+        count, etag = store.copy_range(
+            "a.tar", first, last, lambda data, place: pieces.update({place: bytes(data)})
+        )
+        assert len(faults.asked) == 2
+    assert (count, etag) == (last - first, '"same"')
+    assert len(pieces) > 1
+    assert b"".join(pieces[place] for place in sorted(pieces)) == content[first:last]
 
 
 def test_names_that_clients_quote_differently_are_left_to_fsspec() -> None:
