@@ -16,14 +16,14 @@ _NAMESPACE, _OURS, _THEIRS = "gpbench", "gpbench0", "gpbench1"
 _ADDRESS, _SERVER = "10.99.7.1", "10.99.7.2"
 URL = f"http://{_SERVER}"
 _PERIOD, _MIN_DATA = 0.02, 25_000
-_CONFIG = """
+CONFIG = """
 daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;
 events {{ worker_connections 512; }}
 http {{
   access_log off; sendfile on;
   client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
   uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
-  server {{ listen 80; root {root}; autoindex on; }}
+  server {{ listen {listen}; root {root}; autoindex on; }}
 }}
 """
 
@@ -46,7 +46,7 @@ def wire(root: Path, megabytes: float) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         config = Path(folder) / "nginx.conf"
-        config.write_text(_CONFIG.format(folder=folder, root=root.resolve()))
+        config.write_text(CONFIG.format(folder=folder, root=root.resolve(), listen="80"))
         server = None
         try:
             _remove()  # those of a run that was killed

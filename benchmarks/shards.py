@@ -18,6 +18,10 @@ second of the epochs after that, as many as take --seconds; and the bytes that c
 before and in these epochs. Each of gpupipe's early epochs has the samples that came since the one
 before it (cache.epoch: new). The bytecode of gpupipe is written first, as an installation does. A
 rival that fails is left out, and the file has its error.
+
+A round of all contestants takes one and a half minutes. The wire takes 10 s for 3,072 photographs,
+so what passes before the first byte is a few hundredths of that. With --images 12288, which takes
+four times as long, it is a hundredth, as it is with a store of some size.
 """
 
 import argparse
