@@ -138,7 +138,7 @@ def test_an_engine_that_draws_repeats_wrongly_is_named(
         batches = loader.engine.batches
         if "repeats" in changes:
             loader.engine.batches = lambda plans: batches(  # type: ignore[method-assign]
-                replace(plan, repeats=cheat(plan.repeats)) for plan in plans
+                replace(plan, repeats=cheat(plan.repeats), siblings=None) for plan in plans
             )
         return loader
 

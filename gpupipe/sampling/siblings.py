@@ -73,4 +73,5 @@ class Siblings:
         if len(values) == count:
             return [values[begin:end] for begin, end in spans]
         parts = values.reshape(-1, count, *values.shape[1:])
-        return [parts[:, begin:end].reshape(-1, *values.shape[1:]) for begin, end in spans]
+        shape = -1, *values.shape[1:]
+        return [np.ascontiguousarray(parts[:, a:b].reshape(shape)) for a, b in spans]

@@ -134,16 +134,16 @@ def test_parts_of_different_versions_are_not_one_file(
 ) -> None:
     pytest.importorskip("obstore")
     made = make({"url": web[0], "shards": NAME}, shard_size=SIZE)
-    reads, fetcher = [], made.filler._fetcher
-    read = fetcher._read
+    reads, store = [], made.filler._fetcher._store
+    copy = store.copy_range
 
-    def read_once(*arguments: Any) -> Any:
+    def copy_once(*arguments: Any) -> Any:
         reads.append(arguments)
         if len(reads) == 2:
             web[1].changes[NAME] = 1
-        return read(*arguments)
+        return copy(*arguments)
 
-    fetcher._read = read_once
+    store.copy_range = copy_once
     assert made.fill() == "complete"
     path, _ = made.folder.list_shard_paths(name_of(0))
     assert read_columns(path).equals(read_columns(wide / NAME))

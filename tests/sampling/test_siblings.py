@@ -23,11 +23,13 @@ def test_each_plan_gets_its_rows() -> None:
 def test_each_plan_gets_its_rows_of_every_part() -> None:
     siblings = make_siblings()
     views = np.stack([IDS, IDS + 100]).reshape(-1, 1)
-    assert [part[:, 0].tolist() for part in siblings.split(views)] == [
+    parts = siblings.split(views)
+    assert [part[:, 0].tolist() for part in parts] == [
         [10, 11, 12, 110, 111, 112],
         [13, 14, 15, 113, 114, 115],
         [16, 116],
     ]
+    assert all(part.flags.c_contiguous for part in parts)  # as the extension needs them
 
 
 def test_results_are_computed_once_for_all_and_taken_once() -> None:
