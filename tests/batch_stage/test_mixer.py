@@ -8,6 +8,7 @@ import torch
 
 from batch_stage.mixing_cases import CLASSES, ids, made_batch, mixer_of, stage_of
 from gpupipe.batch_stage.mixer import BatchMixer, check_labels
+from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.batch_stage.steps.mixup import Mixup
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
@@ -32,6 +33,14 @@ def test_draws_are_hashes_of_seed_epoch_and_ids_in_their_order() -> None:
         mixer_of(BOTH, BOTH).mix(0, ids(5), batch),
     ]
     assert not any(same(first, other) for other in others)
+
+
+def test_each_epoch_runs_the_steps_of_its_own_phase() -> None:
+    """A schedule also changes what `torch` reads, such as label_smoothing, and not draws alone."""
+    plain, smooth = (stage_of({"one_hot": {"label_smoothing": s}}) for s in (0.0, 0.4))
+    mixer = BatchMixer(BatchStage(plain.entries, plain.main, {2: smooth}), 0, CLASSES)
+    highest = [float(mixer.mix(epoch, ids(5), made_batch())["label"].max()) for epoch in range(4)]
+    assert highest == pytest.approx([1.0, 1.0, 0.7, 0.7])
 
 
 def test_without_steps_a_batch_is_left_alone() -> None:

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import LUMA
 from gpupipe.engines.cpu import ops
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, with_channels
+from gpupipe.engines.cpu.pixels import (
+    MAX_OPENCV_CHANNELS,
+    Array,
+    Pixels,
+    as_array,
+    as_packed,
+    scratch,
+    with_channels,
+)
 from gpupipe.engines.cpu.program import Rule, single
 
 RGB, FULL = 3, 255
@@ -40,7 +48,10 @@ def split(pixels: Pixels) -> Array:
     if planes.flags.c_contiguous:
         return planes
     copied = scratch.take(planes.shape)
-    cv2.split(as_packed(pixels), list(copied))
+    if len(planes) > MAX_OPENCV_CHANNELS:
+        np.copyto(copied, planes)
+    else:
+        cv2.split(as_packed(pixels), list(copied))
     return copied
 
 

@@ -22,7 +22,15 @@ from gpupipe.engines.cpu import kernels, opencv_colors, opencv_levels, ops
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
 from gpupipe.engines.cpu.joined_buffers import Output
 from gpupipe.engines.cpu.patterns import Match
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, with_channels
+from gpupipe.engines.cpu.pixels import (
+    MAX_OPENCV_CHANNELS,
+    Array,
+    Pixels,
+    as_array,
+    as_packed,
+    scratch,
+    with_channels,
+)
 from gpupipe.engines.cpu.program import Kernel, Rule, single
 
 _FLAGS = {
@@ -204,9 +212,12 @@ def _deliver(conversion: Conversion, changes: Sequence[ops.Op], pixels: Pixels, 
     height, width, channels = array.shape
     table = _find_table(conversion, changes, array, row)
     if output.begin(row, (channels, height, width), table.dtype):
-        values = table.permute(1, 2, 0).contiguous()
-        slot = output.slot(row).permute(1, 2, 0)
-        cv2.LUT(array, _as_bits(values.numpy()), dst=_as_bits(slot.numpy()))
+        values = _as_bits(table.permute(1, 2, 0).contiguous().numpy())
+        slot = _as_bits(output.slot(row).permute(1, 2, 0).numpy())
+        if channels > MAX_OPENCV_CHANNELS:
+            slot[...] = values[0, array, np.arange(channels)]
+        else:
+            cv2.LUT(array, values, dst=slot)
 
 
 def _find_table(

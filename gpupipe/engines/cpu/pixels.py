@@ -18,6 +18,9 @@ from gpupipe.runtime.installation import has_opencv
 Array = NDArray[np.integer | np.floating]  # type: ignore[explicit-any]  # of NumPy's own
 """An array of numbers."""
 Pixels = Array | torch.Tensor
+MAX_OPENCV_CHANNELS = 128
+"""OpenCV 5 takes an array (H, W, C) of more channels as one channel of three axes. It splits such
+an array wrongly without an error. OpenCV 4 takes up to 512 channels."""
 _ALIGNMENT = 64
 
 
@@ -72,7 +75,8 @@ def as_packed(pixels: Pixels) -> Array:
     if array.flags.c_contiguous or array.dtype != np.uint8:
         return np.require(array, requirements=["C", "A"])
     packed = scratch.take(array.shape)
-    if array.shape[2] > 1 and array.transpose(2, 0, 1).flags.c_contiguous and has_opencv():
+    is_planar = array.transpose(2, 0, 1).flags.c_contiguous
+    if is_planar and 1 < array.shape[2] <= MAX_OPENCV_CHANNELS and has_opencv():
         import cv2
 
         return cv2.merge(list(array.transpose(2, 0, 1)), packed)  # 30 times as fast as NumPy

@@ -7,11 +7,14 @@ import pytest
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
+from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu import kernels
-from gpupipe.engines.cpu.pixels import as_array, as_tensor
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.pixels import MAX_OPENCV_CHANNELS, as_array, as_tensor
 from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
+from gpupipe.runtime.batch_memory import BatchMemory
 
 pytest.importorskip("cv2", reason="OpenCV is not installed")
 
@@ -79,3 +82,18 @@ def test_resized_colors_are_torchvisions(interpolation: str) -> None:
             resized = run(tracer, given, "torch.interpolate")
             expected = F.resize(as_tensor(given), size, mode, antialias=True)
             assert np.array_equal(resized, as_array(expected)), size
+
+
+@pytest.mark.parametrize("channels", [MAX_OPENCV_CHANNELS, MAX_OPENCV_CHANNELS + 1])
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+def test_arrays_of_many_channels_are_delivered(layout: str, channels: int) -> None:
+    """OpenCV splits an array of too many channels wrongly, and says nothing."""
+    image = numbers("uint8", channels)
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+    for given in (image, planes, planes[1:9, 2:11]):
+        buffer = OutputBuffer(1, DeliveryFormat(None, layout, False), BatchMemory(1))
+        program = trace(given).program(buffer)
+        assert [kernel.name for kernel, _ in program.groups] == ["cv2.LUT"]
+        program.run(given, 0)
+        expected = given if layout == "HWC" else given.transpose(2, 0, 1)
+        assert np.array_equal(buffer.take([0])[0].numpy(), expected)

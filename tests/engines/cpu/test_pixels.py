@@ -3,7 +3,13 @@
 import numpy as np
 import torch
 
-from gpupipe.engines.cpu.pixels import as_array, as_packed, as_tensor, with_channels
+from gpupipe.engines.cpu.pixels import (
+    MAX_OPENCV_CHANNELS,
+    as_array,
+    as_packed,
+    as_tensor,
+    with_channels,
+)
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
 
@@ -26,8 +32,9 @@ def test_packed_pixels_have_no_gaps_and_are_copied_only_if_they_had() -> None:
         assert packed.flags.c_contiguous
         assert np.array_equal(packed, as_array(given))
         assert not np.shares_memory(packed, PIXELS)
-    many = np.arange(5 * 3 * 4, dtype=np.uint8).reshape(5, 3, 4)
-    assert np.array_equal(as_packed(many.transpose(1, 2, 0)), many.transpose(1, 2, 0))
+    for channels in (5, MAX_OPENCV_CHANNELS, MAX_OPENCV_CHANNELS + 1):
+        many = np.random.default_rng(0).integers(0, 256, (channels, 3, 4), np.uint8)
+        assert np.array_equal(as_packed(many.transpose(1, 2, 0)), many.transpose(1, 2, 0))
     floats = PIXELS.astype(np.float32)[:, ::2]
     assert np.array_equal(as_packed(floats), floats)
 
