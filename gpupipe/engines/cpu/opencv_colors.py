@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import LUMA
 from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.opencv_lookup import IDENTITY, look_up
 from gpupipe.engines.cpu.pixels import (
     MAX_OPENCV_CHANNELS,
     Array,
@@ -37,17 +38,20 @@ _SHARES = LUMA[0] / (1 - LUMA[1] - LUMA[2]), LUMA[1] / (1 - LUMA[2]), LUMA[2]
 """LUMA as a running mean: sum = (1 - share) * sum + share * plane, from 0."""
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """The smoothing filter of adjust_sharpness, which blends an image with the smoothed image."""
-ALL_LEVELS = np.arange(FULL + 1, dtype=np.uint8)[None]
+ALL_LEVELS = IDENTITY[None]
 _DIFFERENCES = np.arange(1, FULL + 1)
 _LEVELS = torch.arange(FULL + 1, dtype=torch.float32)
 
 
-def split(pixels: Pixels) -> Array:
-    """Return the planes of an image of uint8, (C, H, W), copied unless the image is in planes."""
+def split(pixels: Pixels, out: Array | None = None) -> Array:
+    """Return the planes of an image of uint8, (C, H, W), copied unless the image is in planes.
+
+    `out` takes the copy; None for scratch memory.
+    """
     planes = as_array(pixels).transpose(2, 0, 1)
     if planes.flags.c_contiguous:
         return planes
-    copied = scratch.take(planes.shape)
+    copied = scratch.take(planes.shape) if out is None else out
     if len(planes) > MAX_OPENCV_CHANNELS:
         np.copyto(copied, planes)
     else:
@@ -81,7 +85,7 @@ def _blend_as_torch(planes: Array, factor: float, gray: Array, out: Array) -> No
     if lowered.any():
         mask = scratch.take(planes.shape)
         np.equal(planes, gray, out=mask.view(np.bool_))
-        np.bitwise_and(mask, cv2.LUT(gray, lowered, dst=scratch.take(gray.shape)), out=mask)
+        np.bitwise_and(mask, look_up(gray, lowered, scratch.take(gray.shape)), out=mask)
         np.subtract(out, mask, out=out)
 
 

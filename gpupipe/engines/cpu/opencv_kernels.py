@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import kernels, opencv_colors, opencv_levels, ops
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
-from gpupipe.engines.cpu.joined_buffers import Output
+from gpupipe.engines.cpu.opencv_lookup import IDENTITY, look_up
 from gpupipe.engines.cpu.patterns import Match
 from gpupipe.engines.cpu.pixels import (
     MAX_OPENCV_CHANNELS,
@@ -202,48 +202,60 @@ def _deliver(conversion: Conversion, changes: Sequence[ops.Op], pixels: Pixels, 
 
     `changes` are changes of levels before the conversion, which the table does too.
     """
-    output = conversion.output
-    if not output.is_interleaved:
-        planes = opencv_colors.split(pixels)
-        table = _find_table(conversion, changes, planes.transpose(1, 2, 0), row)
-        _deliver_planes(output, table, planes, row)
-        return
-    array = as_packed(pixels)
-    height, width, channels = array.shape
-    table = _find_table(conversion, changes, array, row)
-    if output.begin(row, (channels, height, width), table.dtype):
-        values = _as_bits(table.permute(1, 2, 0).contiguous().numpy())
-        slot = _as_bits(output.slot(row).permute(1, 2, 0).numpy())
-        if channels > MAX_OPENCV_CHANNELS:
-            slot[...] = values[0, array, np.arange(channels)]
-        else:
-            cv2.LUT(array, values, dst=slot)
-
-
-def _find_table(
-    conversion: Conversion, changes: Sequence[ops.Op], image: Array, row: int
-) -> torch.Tensor:
-    """Return the delivered value of each level of each channel, (C, 1, 256)."""
-    channels = image.shape[2]
+    output, image = conversion.output, as_array(pixels)
+    height, width, channels = image.shape
     table = conversion.table(channels)
-    levels = opencv_levels.find_levels(changes, image, row)
-    if levels is None:
-        return table
-    values = table.numpy()[np.arange(channels)[:, None], 0, levels.T]
-    return torch.from_numpy(values[:, None])
-
-
-def _deliver_planes(output: Output, table: torch.Tensor, planes: Array, row: int) -> None:
-    """Write the planes of an image, (C, H, W), to its slot, through a table (C, 1, 256)."""
-    if not output.begin(row, planes.shape, table.dtype):
+    if not output.begin(row, (channels, height, width), table.dtype):
         return
-    values, slot = _as_bits(table.numpy()), _as_bits(output.slot_array(row))
+    if output.is_interleaved:
+        slot = output.slot(row).permute(1, 2, 0).numpy()
+        _write_interleaved(image, _compose(table, changes, image, row), slot)
+        return
+    slot = output.slot_array(row)
+    planes = opencv_colors.split(image, slot if slot.dtype == np.uint8 else None)
+    _write_planes(planes, _compose(table, changes, planes.transpose(1, 2, 0), row), slot)
+
+
+def _compose(table: torch.Tensor, changes: Sequence[ops.Op], image: Array, row: int) -> Array:
+    """Return the delivered value of each level of each channel, (C, 256)."""
+    values: Array = table[:, 0].numpy()
+    levels = opencv_levels.find_levels(changes, image, row)
+    return values if levels is None else values[np.arange(len(values))[:, None], levels.T]
+
+
+def _write_planes(planes: Array, values: Array, slot: Array) -> None:
+    """Write the planes of an image, (C, H, W), to its slot, through a table (C, 256).
+
+    The planes may be the slot.
+    """
+    if _is_identity(values):
+        if planes is not slot:
+            np.copyto(slot, planes)
+        return
+    values, slot = _as_bits(values), _as_bits(slot)
     if (values == values[:1]).all():  # one call: re-taking the GIL after each takes time
-        width = planes.shape[2]
-        cv2.LUT(planes.reshape(-1, width), values[0], dst=slot.reshape(-1, width))
+        look_up(planes, values[0], slot)
         return
     for plane, entries, part in zip(planes, values, slot, strict=True):
-        cv2.LUT(plane, entries, dst=part)
+        look_up(plane, entries, part)
+
+
+def _write_interleaved(image: Array, values: Array, slot: Array) -> None:
+    """Write an image, (H, W, C), to its slot of those strides, through a table (C, 256)."""
+    if _is_identity(values):
+        np.copyto(slot, image if image.strides[2] == 1 else as_packed(image))
+        return
+    array, values, slot = as_packed(image), _as_bits(values), _as_bits(slot)
+    if (values == values[:1]).all():
+        look_up(array, values[0], slot)
+    elif len(values) > MAX_OPENCV_CHANNELS:
+        slot[...] = values.T[array, np.arange(len(values))]
+    else:
+        cv2.LUT(array, np.ascontiguousarray(values.T)[None], dst=slot)
+
+
+def _is_identity(values: Array) -> bool:
+    return values.dtype == np.uint8 and bool((values == IDENTITY).all())
 
 
 def _as_bits(array: Array) -> Array:
@@ -267,8 +279,10 @@ def _bind_warp(match: Match) -> Kernel | None:
         return None
 
     def run(pixels: Pixels, row: int) -> None:
-        planes = _warp_planes(warp, row, as_packed(pixels))
-        _deliver_planes(conversion.output, conversion.table(len(planes)), planes, row)
+        planes, output = _warp_planes(warp, row, as_packed(pixels)), conversion.output
+        table = conversion.table(len(planes))
+        if output.begin(row, planes.shape, table.dtype):
+            _write_planes(planes, table[:, 0].numpy(), output.slot_array(row))
 
     return end_with_delivery("cv2.warpAffine", match, run)
 

@@ -25,6 +25,7 @@ from gpupipe.engines.cpu.opencv_colors import (
     split,
     to_grayscale,
 )
+from gpupipe.engines.cpu.opencv_lookup import IDENTITY, look_up
 from gpupipe.engines.cpu.patterns import Series
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import SwitchOp, single
@@ -49,11 +50,9 @@ def _look_up(planes: Array, levels: Array) -> Array:
     """Replace the levels of planes, (C, H, W), by `levels`, (256, 1) or (256, C)."""
     changed, tables = scratch.take(planes.shape), np.ascontiguousarray(levels.T)
     if len(tables) == 1:
-        width = planes.shape[2]
-        cv2.LUT(planes.reshape(-1, width), tables, dst=changed.reshape(-1, width))
-    else:
-        for plane, table, out in zip(planes, tables, changed, strict=True):
-            cv2.LUT(plane, table, dst=out)
+        return look_up(planes, tables, changed)
+    for plane, table, out in zip(planes, tables, changed, strict=True):
+        look_up(plane, table, out)
     return changed
 
 
@@ -65,7 +64,7 @@ def _scale(array: Array, factor: float, offset: np.float32) -> Array:
     for run in (_scale_absolute, _scale_clamped):
         if np.array_equal(run(ALL_LEVELS, factor, float(offset))[..., 0], table):
             return run(array, factor, float(offset))
-    return with_channels(cv2.LUT(array, table, dst=scratch.take(array.shape)))
+    return look_up(array, table, scratch.take(array.shape))
 
 
 def _scale_absolute(array: Array, factor: float, offset: float) -> Array:
@@ -189,7 +188,7 @@ def _stretch(plane: Array) -> Array:
     """Return the table that maps the minimum of a plane to 0, and its maximum to 255."""
     low, high = cv2.minMaxLoc(plane)[:2]
     if low == high:
-        return _ALL_VALUES.astype(np.uint8)
+        return IDENTITY
     scale = np.float32(high - low) * np.float32(1 / FULL)
     return _cut((_ALL_VALUES - np.float32(low)) / scale)
 
@@ -201,7 +200,7 @@ def _equalize(plane: Array) -> Array:
     below = np.cumsum(counts) - counts
     step = (plane.size - counts[np.flatnonzero(counts)[-1]]) // FULL
     if step == 0:
-        return _ALL_VALUES.astype(np.uint8)
+        return IDENTITY
     table: NDArray[np.int64] = np.minimum((below + step // 2) // step, FULL)
     return table.astype(np.uint8)
 
@@ -218,7 +217,9 @@ def find_levels(series: Iterable[ops.Op], image: Array, row: int) -> Array | Non
         The levels, (256, 1) or (256, C); None if nothing changes in this sample.
     """
     changes = list(_list_changes(series, row))
-    planes, levels = split(image) if changes else image, None
+    # Only these read the planes.
+    planes = split(image) if any(op.name in _BY_IMAGE for op in changes) else image
+    levels = None
     for n, op in enumerate(changes):
         mean, before = None, planes
         is_followed = any(later.name != "adjust_brightness" for later in changes[n + 1 :])
