@@ -1,6 +1,5 @@
 """What all engines share to make a batch: its format, labels, a check of shapes."""
 
-# Else each batch computes the annotations of inner functions.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -11,7 +11,6 @@ If a sample fails, the later stages leave it out. If a stage itself fails, the w
 `outcome` is set in any case: otherwise the consumer would wait forever.
 """
 
-# Else each batch computes the annotations of inner functions.
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,7 +11,6 @@ A geometry fits all samples of its batch. If one sample has a crop outside the r
 rules of single operations match instead.
 """
 
-# Else each batch computes the annotations of inner functions.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

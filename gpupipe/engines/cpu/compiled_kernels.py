@@ -7,7 +7,6 @@
 colours.
 """
 
-# Else each batch computes the annotations of inner functions.
 from collections.abc import Callable
 from typing import cast
 
