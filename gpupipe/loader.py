@@ -7,19 +7,22 @@ reading in gpupipe/loading/life_cycle.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from gpupipe import config as configs
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config, locate_errors
 from gpupipe.dataset.index import Index
+from gpupipe.engines.base import Batch
 from gpupipe.errors import UsageError, counted, warn
 from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads, resolve
 from gpupipe.loading.batch_format import BatchFormat
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.run_state import RunState
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.progress import Progress, ignore_progress
 from gpupipe.sampling.sampler import Plan
 
@@ -61,6 +64,22 @@ def warn_about_data(loader: Loader) -> Loader:
     if loader.index.warning:
         warn(loader.index.warning, loader.index.warning_category)
     return loader
+
+
+@runtime_checkable
+class MixesBatches(Protocol):
+    """An engine that can run the batch stage on its own threads, if it delivers to the CPU."""
+
+    def mixed_batches(
+        self, plans: Iterator[Plan], mix: Callable[[Plan, Batch, BatchMemory], Batch]
+    ) -> Generator[tuple[Plan, Batch], None, None]:
+        """Yield each plan with its mixed batch; otherwise as `BatchStream.batches`.
+
+        Args:
+            plans: The plans of one or more epochs.
+            mix: Returns the mixed batch of a plan, in memory that the last argument allocates.
+                Several threads may call it at once. Its errors are raised in the batch's place.
+        """
 
 
 class Loader:
@@ -120,7 +139,12 @@ class Loader:
         with locate_errors(config, "loader"):
             self._format = BatchFormat(config, parts.index.classes)
         self._population = parts.population
-        self._life_cycle = LifeCycle(parts.engine, parts.sampler, parts.population)
+        engine, stage, start_run = parts.engine, self.mixer.stage, None
+        can_mix = bool(stage.entries) and stage.is_thread_safe and engine.device == "cpu"
+        if can_mix and isinstance(engine, MixesBatches):
+            start_run = partial(engine.mixed_batches, mix=self.mixer.mix_planned)
+        self._gets_mixed = start_run is not None
+        self._life_cycle = LifeCycle(engine, parts.sampler, parts.population, start_run)
         self._run_state = RunState(parts)
 
     @property
@@ -141,7 +165,7 @@ class Loader:
         return self._life_cycle.iterate(self._format_batch)
 
     def _format_batch(self, plan: Plan, batch: dict[str, Tensor]) -> Any:
-        mixed = self.mixer.mix(plan.epoch, plan.ids, batch, plan.siblings, plan.number)
+        mixed = batch if self._gets_mixed else self.mixer.mix_planned(plan, batch)
         return self._format(mixed, self.as_tuple)
 
     def state_dict(self) -> dict[str, Any]:

@@ -57,12 +57,16 @@ class BatchStep(BaseStep):
             step, `gpupipe check` reports how many samples are mixed with themselves.
         uses_labels: Whether the step takes soft labels. If no step of a stage does, the labels of
             its batches stay class numbers, and the data need not have any.
+        is_thread_safe: Whether `torch` may run on several threads at once, on one batch each. If
+            all steps of a stage are, an engine may run the stage on its own threads. By default
+            `torch` runs on the consumer's thread, on one batch after the other.
     """
 
     num_classes: NumClasses | None = None
 
     mixes_samples: ClassVar[bool] = False
     uses_labels: ClassVar[bool] = True
+    is_thread_safe: ClassVar[bool] = False
 
     def list_num_classes(self) -> list[int]:
         """Return each `num_classes` that is set on the step, or on a step inside it."""
@@ -131,6 +135,11 @@ class BatchContainer(BaseContainer, BatchStep):
     def uses_labels(self) -> bool:  # type: ignore[override]
         """Whether one of the steps takes soft labels."""
         return any(nested.step.uses_labels for nested in self.transforms)
+
+    @property
+    def is_thread_safe(self) -> bool:  # type: ignore[override]
+        """Whether all of the steps may run on several threads at once."""
+        return all(nested.step.is_thread_safe for nested in self.transforms)
 
     def list_num_classes(self) -> list[int]:
         nested = [n for inner in self.transforms for n in inner.step.list_num_classes()]

@@ -13,6 +13,7 @@ from gpupipe.errors import ConfigError, ShapeError, counted
 from gpupipe.pipeline.step import Params, StepIncompatibleError
 from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.runtime.batch_memory import BatchMemory
+from gpupipe.sampling.sampler import Plan
 from gpupipe.sampling.siblings import Siblings
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ class BatchMixer:
         """Free the memory that is kept for the results of later batches."""
         self._memory.release()
 
+    def mix_planned(
+        self, plan: Plan, batch: dict[str, Tensor], memory: BatchMemory | None = None
+    ) -> dict[str, Tensor]:
+        """Return the mixed batch of a plan; see `mix`."""
+        return self.mix(plan.epoch, plan.ids, batch, plan.siblings, plan.number, memory)
+
     def mix(
         self,
         epoch: int,
@@ -56,6 +63,7 @@ class BatchMixer:
         batch: dict[str, Tensor],
         siblings: Siblings | None = None,
         number: int = 0,
+        memory: BatchMemory | None = None,
     ) -> dict[str, Tensor]:
         """Return the mixed batch; the batch itself if the stage has no steps.
 
@@ -66,6 +74,7 @@ class BatchMixer:
             number: The position of its plan among them.
             batch: Fields (B, ...), and "label", int64 (B,), if the data has labels. It is not
                 changed in place.
+            memory: Allocates the mixed fields; None for the mixer's own.
 
         Returns:
             The mixed fields, and the soft "label", float32 (B, num_classes), if a step takes it.
@@ -85,8 +94,9 @@ class BatchMixer:
             return stage.draw(self._seed, epoch, every.batches)
 
         drawn = siblings and siblings.take(number, self, "", draw)
+        memory = self._memory if memory is None else memory
         for entry, parameters in zip(stage.entries, drawn or draw(Siblings([ids]))[0], strict=True):
-            mixed |= _run(entry, {"memory": self._memory, **parameters}, mixed)
+            mixed |= _run(entry, {"memory": memory, **parameters}, mixed)
         return mixed
 
     def _soften(self, labels: Tensor) -> Tensor:

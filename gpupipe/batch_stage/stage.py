@@ -110,6 +110,11 @@ class BatchStage(Phased):
         """Whether a step takes soft labels; if not, labels stay as they are."""
         return any(entry.step.uses_labels for entry in self.entries)
 
+    @property
+    def is_thread_safe(self) -> bool:
+        """Whether several threads may each run the steps on a batch at the same time."""
+        return all(entry.step.is_thread_safe for entry in self.entries)
+
     def draw(
         self, seed: int, epoch: int, batches: Sequence[NDArray[np.int64]]
     ) -> list[list[dict[str, Any]]]:

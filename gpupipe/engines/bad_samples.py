@@ -9,7 +9,7 @@ import json
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -200,10 +200,18 @@ class QuarantiningEngine(Engine, abstract=True):
         return cls(job, resolve(device))
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        return self._deliver_good(plans, self._batches)
+
+    def _deliver_good(
+        self,
+        plans: Iterator[Plan],
+        run: Callable[[Iterator[Plan]], Iterator[tuple[Plan, Batch]]],
+    ) -> Generator[tuple[Plan, Batch], None, None]:
+        """Yield what `run` yields for the plans without the samples that are known to be bad."""
         with machine_errors():
             self.quarantine.check()
             self.quarantine.refusal = None
-            yield from self._batches(self.quarantine.iter_good_plans(plans))
+            yield from run(self.quarantine.iter_good_plans(plans))
             if self.quarantine.refusal is not None:
                 raise self.quarantine.refusal
 

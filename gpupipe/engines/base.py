@@ -3,8 +3,8 @@
 Protocols that only one command or one kind of source needs are defined where they are used:
 `gpupipe.bench.candidates.Tunable`, `gpupipe.bench.compare.Comparable`,
 `gpupipe.bench.plan.Checkable`, `gpupipe.bench.profile.Profilable`,
-`gpupipe.loading.assembly.HoldsFiles`, `gpupipe.loading.assembly.Connects` and
-`gpupipe.loading.ignored_settings.ExplainsUnused`.
+`gpupipe.loading.assembly.HoldsFiles`, `gpupipe.loading.assembly.Connects`,
+`gpupipe.loading.ignored_settings.ExplainsUnused` and `gpupipe.loader.MixesBatches`.
 """
 
 import itertools

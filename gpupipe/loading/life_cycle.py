@@ -96,6 +96,7 @@ class LifeCycle:
         engine: Makes the batches.
         sampler: The order of the samples.
         population: The samples of each epoch, for a source that grows.
+        start_run: Makes the engine deliver the batches of plans; None for `engine.batches`.
 
     Attributes:
         waited: Seconds that iterations have waited for batches so far.
@@ -103,9 +104,14 @@ class LifeCycle:
     """
 
     def __init__(
-        self, engine: BatchStream, sampler: Sampler, population: Population | None
+        self,
+        engine: BatchStream,
+        sampler: Sampler,
+        population: Population | None,
+        start_run: Callable[[Iterator[Plan]], Generator[_Item, None, None]] | None = None,
     ) -> None:
         self._engine, self._sampler, self._population = engine, sampler, population
+        self._start_run = start_run
         self._state: _Idle | _InEpoch | _Between | _Closed = _Idle()
         self._newest = 0
         """Number of the newest iterator, the only one that may be used."""
@@ -226,7 +232,8 @@ class LifeCycle:
             self._cancel_run()
             if self._population is not None:
                 self._population.release(epoch.__eq__)
-            run = _Run(self._engine.batches(self._sampler.plans_ahead()))
+            start_run = self._start_run or self._engine.batches
+            run = _Run(start_run(self._sampler.plans_ahead()))
         self._state = state = _InEpoch(epoch, state_at_start, run)
         self._sampler.begin()
         return state

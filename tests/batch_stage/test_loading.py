@@ -5,6 +5,7 @@ The oracle is the batch stage itself, applied by hand to the batches of a loader
 
 import csv
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import torch
 
 import gpupipe
 from gpupipe.batch_stage.mixer import BatchMixer
-from gpupipe.errors import ConfigError, StateError
+from gpupipe.batch_stage.steps.mixup import Mixup
+from gpupipe.errors import ConfigError, ShapeError, StateError
 from helpers.loaders import ENGINES
 
 Batches = list[dict[str, torch.Tensor]]
@@ -147,6 +149,57 @@ def test_the_ids_of_the_delivered_batch_count(
     found = epochs(config, **changes, **options)[0]
     assert sorted(len(batch["id"]) for batch in found) == [3, 3, 4, 4, 4, 4]
     assert same(found, mixed_by_hand(config, **changes, **options))
+
+
+@pytest.mark.parametrize("is_thread_safe", [True, False])
+def test_the_cpu_engine_mixes_on_its_own_threads(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_thread_safe: bool
+) -> None:
+    """Unless a step may run on one thread only. Either way no batch that is kept changes."""
+    threads: set[threading.Thread] = set()
+    mix = Mixup.torch
+
+    def note_thread(*args: Any) -> Any:
+        threads.add(threading.current_thread())
+        return mix(*args)
+
+    monkeypatch.setattr(Mixup, "torch", note_thread)
+    monkeypatch.setattr(Mixup, "is_thread_safe", is_thread_safe)
+    with gpupipe.load(config, engine="cpu", threads=3, prefetch=4) as loader:
+        kept = [list(loader) for _ in range(2)]
+    assert threads
+    assert (threading.current_thread() in threads) is not is_thread_safe
+    for epoch, batches in enumerate(kept):
+        assert same(batches, mixed_by_hand(config, epoch, engine="cpu"))
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_an_error_of_mixing_comes_in_the_place_of_its_batch(options: dict[str, Any]) -> None:
+    """The label of sample 9 is no class, which is known once the sample is read."""
+
+    class Noise(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, n: int) -> Any:
+            pixels = np.random.default_rng(n).random((3, 6, 5), np.float32)
+            return pixels, n % 3 if n != 9 else 3
+
+    settings: dict[str, Any] = {"device": "cpu", "batch_size": 2, "shuffle": False, "prefetch": 5}
+    batch = [{"mixup": {"num_classes": 3}}]
+    with gpupipe.load(Noise(), pipeline=[], batch=batch, **settings, **options) as loader:
+        for _ in range(2):
+            iterator = iter(loader)
+            for n in range(4):
+                label = next(iterator)["label"]
+                assert label.shape == (2, 3)
+                assert (label.sum(0) > 0).nonzero().flatten().tolist() == sorted(
+                    {2 * n % 3, (2 * n + 1) % 3}
+                )
+            with pytest.raises(ShapeError, match=r"a sample has the label 3, .* 0 to 2"):
+                next(iterator)
+            assert loader.state_dict()["position"] == 8
+            loader.sampler.set_epoch(0)
 
 
 def test_tuples_have_soft_labels(config: dict[str, Any]) -> None:

@@ -40,6 +40,7 @@ class Mixup(BatchStep):
 
     num_uniforms = 2
     mixes_samples = True
+    is_thread_safe = True
 
     def check(self, fields: Mapping[str, Spec]) -> None:
         for name, field in fields.items():
@@ -87,6 +88,7 @@ class Cutmix(BatchStep):
 
     num_uniforms = 4
     mixes_samples = True
+    is_thread_safe = True
 
     def check(self, fields: Mapping[str, Spec]) -> None:
         for name, field in fields.items():
@@ -130,6 +132,8 @@ class OneHot(BatchStep):
     """
 
     label_smoothing: Probability = 0.0
+
+    is_thread_safe = True
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         import torch

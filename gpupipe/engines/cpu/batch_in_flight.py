@@ -5,7 +5,7 @@
               lowers one batch after the other, while the code is still in the processor's caches
     run       all threads, in parts of 8 samples or more; of 1 if no field has a native program, or
               if a function of the user's may take seconds
-    deliver   the thread that ran the last part; it sets `outcome`
+    deliver   the thread that ran the last part; it runs the batch stage and sets `outcome`
 
 If a sample fails, the later stages leave it out. If a stage itself fails, the whole batch fails.
 `outcome` is set in any case: otherwise the consumer would wait forever.
@@ -22,7 +22,7 @@ from gpupipe.annotations.batch_annotations import VALUES, BatchAnnotations
 from gpupipe.dataset.mapped_files import MappedFiles
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.cpu.batch_results import BatchResult, CopiedFields, Outcome, RunFailures
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
@@ -59,6 +59,7 @@ class BatchStarter:
         memory: The pool that allocates batches; None if nothing is delivered.
         cache: The decoded cache, or None.
         start_copy: Queues the copies of a batch to a GPU; None leaves batches on the CPU.
+        mix: Runs the batch stage on a result without failed samples; None leaves it to others.
         maps: The mapped files of each field that is read from maps, by field.
         reads_only: Whether to read the samples and do nothing else.
     """
@@ -72,6 +73,7 @@ class BatchStarter:
     start_copy: Callable[[Mapping[str, torch.Tensor]], CopiedFields] | None
     maps: Mapping[str, MappedFiles]
     reads_only: bool = False
+    mix: Callable[[Plan, BatchResult], Batch] | None = None
 
     def start(self, plan: Plan, failures: RunFailures | None = None) -> "BatchInFlight":
         """Start to read and transform the samples of a plan; return the batch in flight.
@@ -284,6 +286,10 @@ class BatchInFlight:
                 result.annotations = self._annotations and self._annotations.select(passed)
                 if self._starter.start_copy is not None:
                     result.on_gpu = self._starter.start_copy(result.fields)
+                if self._starter.mix is not None and not self._failed:
+                    with tracing.span("batch stage", "loader", batch=self._key):
+                        result.batch = self._starter.mix(self.plan, result)
+                    outputs, result.fields = {}, {}  # their memory is free for the next batch
         self.outcome.set(result)
 
 

@@ -20,12 +20,13 @@ class BatchResult:
     Attributes:
         fields: Tensors (B, ...) of the samples that did not fail, by field; or their elements, such
             as "image.values", if `loader.shapes` allows other shapes. Empty if all failed, if the
-            shapes differ and may not, or if nothing is delivered.
+            shapes differ and may not, if nothing is delivered, or if there is a `batch`.
         failed: Why each failed sample failed, by its position in the plan.
         shapes: The shapes of each sample that did not fail, in order; [] if `loader.shapes` is
             "equal" and all are.
         on_gpu: The copies of `fields` on the GPU, and their CUDA event; None if there are none.
         annotations: The boxes and points of the samples that did not fail; None without any.
+        batch: The mixed batch, in place of `fields`; empty if the batch stage has not run.
     """
 
     fields: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class BatchResult:
     shapes: list[Shapes] = field(default_factory=list)
     on_gpu: CopiedFields | None = None
     annotations: BatchAnnotations | None = None
+    batch: Batch = field(default_factory=dict)
 
 
 class Outcome:

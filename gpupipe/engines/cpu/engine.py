@@ -8,13 +8,16 @@
 5. Batches of two epochs may be in flight together. If a schedule changes a step between the epochs,
    each batch uses the step of its own epoch.
 6. The memory of a batch returns to its pool when the last tensor over it dies: see BatchMemory.
-7. For a GPU, this memory is page-locked. The thread that finishes a batch queues its copies on a
+7. The thread that finishes a batch for the CPU also runs the batch stage, if its steps may run on
+   several threads. So the consumer's caches keep its code, and its time is the model's.
+8. For a GPU, this memory is page-locked. The thread that finishes a batch queues its copies on a
    separate CUDA stream: see GpuCopier.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from threading import Lock
 
@@ -176,15 +179,25 @@ class CpuEngine(QuarantiningEngine):
     def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, str]]:
         return {"CPU engine": {"device": "gpu:0" if gpus else "cpu"}}
 
-    def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
-        for plan, result in self._run(plans, self._starter):
+    def mixed_batches(
+        self, plans: Iterator[Plan], mix: Callable[[Plan, Batch, BatchMemory], Batch]
+    ) -> Generator[tuple[Plan, Batch], None, None]:
+        def finish(plan: Plan, result: BatchResult) -> Batch:
+            return mix(plan, self._to_batch(plan, result), self._memory)
+
+        return self._deliver_good(plans, partial(self._batches, mix=finish))
+
+    def _batches(
+        self, plans: Iterator[Plan], mix: Callable[[Plan, BatchResult], Batch] | None = None
+    ) -> Iterator[tuple[Plan, Batch]]:
+        starter = self._starter if mix is None else replace(self._starter, mix=mix)
+        finish = mix or self._to_batch
+        for plan, result in self._run(plans, starter):
             if result.failed:  # once more, since a file may come back, or a share be mounted again
-                result = self._starter.start(plan).outcome.get()  # noqa: PLW2901
+                result = starter.start(plan).outcome.get()  # noqa: PLW2901
             left = self._quarantine_failed(plan, result.failed)
-            if result.fields:
-                if result.annotations is not None:
-                    left = replace(left, annotations=result.annotations)
-                yield left, self._to_batch(left, result)
+            if result.batch or result.fields:
+                yield left, result.batch or finish(left, result)
             elif len(left.ids):
                 check_shapes(result.shapes, left, self._job)
 
@@ -240,6 +253,8 @@ class CpuEngine(QuarantiningEngine):
                 fields = self._copier.hand_over(result.on_gpu)
         if self._job.loader.shapes != "equal":
             fields = fields | shapes_as_tensors(result.shapes)
+        if result.annotations is not None:
+            plan = replace(plan, annotations=result.annotations)
         return fields | labels_and_values(self._job.index, plan, self._torch_device)
 
 
