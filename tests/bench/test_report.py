@@ -6,7 +6,6 @@ import re
 import statistics
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,9 +16,6 @@ from gpupipe.bench import parity, plots, report
 from gpupipe.bench.comparison import SCHEMA
 from gpupipe.config import Config
 from helpers.made_comparison import BATCHES, COMMAND, RATES, measured
-
-if TYPE_CHECKING:
-    pass
 
 
 def no_constant(name: str) -> None:

@@ -1,7 +1,5 @@
 """Samples that end the DataLoader worker that makes them: a real signal, in a real worker."""
 
-from __future__ import annotations
-
 import json
 import os
 from multiprocessing import active_children, connection, get_context
