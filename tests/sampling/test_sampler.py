@@ -73,6 +73,16 @@ def test_a_large_epoch_is_planned_lazily() -> None:
     assert (first.end, second.end) == (2048, 4096)
 
 
+@pytest.mark.parametrize(("batch_size", "count"), [(1, 16), (128, 16), (1000, 2), (4096, 1)])
+def test_plans_are_made_at_once_up_to_a_number_of_samples(batch_size: int, count: int) -> None:
+    """What is drawn for all of them takes memory until the last is delivered."""
+    plans = Sampler(100_000, batch_size, shuffle=False, seed=0, last_batch=PARTIAL).begin()
+    first = next(plans)
+    assert first.siblings is not None
+    assert len(first.siblings.batches) == count
+    assert first.select([0]).siblings is None, "they have other samples"
+
+
 def test_consecutive_epochs_put_every_sample_first_equally_often() -> None:
     sampler = Sampler(10, 1, shuffle=True, seed=3, last_batch=PARTIAL)
     firsts = np.bincount([int(sampler.order(e)[0]) for e in range(2000)], minlength=10)

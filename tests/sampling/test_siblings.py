@@ -1,6 +1,10 @@
 """What is computed for several plans at once, and what each of them gets."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.sampling.siblings import Siblings
 
@@ -54,3 +58,18 @@ def test_no_plan_gets_anything_if_one_is_at_fault() -> None:
         raise ValueError(len(every.ids))
 
     assert [siblings.take(n, siblings, "", compute) for n in range(3)] == [None] * 3
+
+
+def test_two_threads_that_compute_at_the_same_time_each_get_their_part() -> None:
+    siblings, both = make_siblings(), Barrier(2)
+
+    def compute(every: Siblings) -> list[NDArray[np.int64]]:
+        both.wait(60)
+        return [ids.copy() for ids in every.batches]
+
+    with ThreadPoolExecutor(2) as pool:
+        parts = list(pool.map(lambda n: siblings.take(n, siblings, "", compute), (0, 1)))
+    assert [None if part is None else part.tolist() for part in parts] == [
+        [10, 11, 12],
+        [13, 14, 15],
+    ]
