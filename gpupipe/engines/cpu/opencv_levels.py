@@ -6,7 +6,7 @@ computed from the mean, the extremes or the histogram of the image. Successive t
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import cv2
 import numpy as np
@@ -112,43 +112,17 @@ def _find_luma(planes: Array) -> float:
     return float(np.dot(LUMA, sums) / planes[0].size)
 
 
-def _estimate_mean(
-    earlier: Sequence[ops.ColorOp], levels: Array | None, planes: Array, row: int
-) -> float | None:
+def _estimate_mean(planes: Array) -> float:
     """Return the mean of a large grayscale image to 0.01 levels, in half of the time or less.
 
     That is exact enough if no change but of brightness follows. The mean of the luma is exact. The
-    fractions that brightness and a grayscale image drop are those of every 16th row. Photographs
-    differ by 0.01 levels from there to the other rows, and no image by more than 2.
-
-    Args:
-        earlier: The changes of levels before.
-        levels: The level after `earlier` of each level.
-        planes: The planes of the image before `earlier`.
-        row: The row of the sample.
-
-    Returns:
-        The mean after `earlier`; None for small images, and after more than a brightness.
+    fractions that a grayscale image drops are those of every 16th row. Photographs differ by 0.01
+    levels from there to the other rows, and no image by more than 1.
     """
-    is_large = len(planes) == RGB and planes[0].size > _EXACT_PIXELS
-    if not is_large or [op.name for op in earlier] not in ([], ["adjust_brightness"]):
-        return None
-    factor = float(earlier[0].values[0][row]) if earlier else 1.0
-    rows = changed = np.ascontiguousarray(planes[:, ::_ROWS_APART])
-    if levels is not None:
-        changed = _look_up(rows, levels)
-    luma, luma_of_rows = (factor * _find_luma(_limit(part, factor)) for part in (planes, rows))
-    return luma - (luma_of_rows - _find_mean(changed))
-
-
-def _limit(planes: Array, factor: float) -> Array:
-    """Lower the levels that become 255 to the lowest of them."""
-    if factor <= 1:
-        return planes
-    limited, width = scratch.take(planes.shape), planes.shape[2]
-    flat, highest = planes.reshape(-1, width), math.ceil(FULL / factor)
-    cv2.threshold(flat, highest, FULL, cv2.THRESH_TRUNC, dst=limited.reshape(-1, width))
-    return limited
+    if len(planes) != RGB or planes[0].size <= _EXACT_PIXELS:
+        return _find_mean(planes)
+    rows = np.ascontiguousarray(planes[:, ::_ROWS_APART])
+    return _find_luma(planes) - (_find_luma(rows) - _find_mean(rows))
 
 
 def _find_scaled_by_mean(op: ops.ColorOp, planes: Array, row: int) -> tuple[float, np.float32]:
@@ -221,12 +195,13 @@ def find_levels(series: Iterable[ops.Op], image: Array, row: int) -> Array | Non
     planes = split(image) if any(op.name in _BY_IMAGE for op in changes) else image
     levels = None
     for n, op in enumerate(changes):
-        mean, before = None, planes
-        is_followed = any(later.name != "adjust_brightness" for later in changes[n + 1 :])
-        if op.name == "adjust_contrast" and not is_followed:
-            mean = _estimate_mean(changes[:n], levels, planes, row)
-        if levels is not None and mean is None and op.name in _BY_IMAGE:
+        before, mean = planes, None
+        if levels is not None and op.name in _BY_IMAGE:
             before = _look_up(planes, levels)
+        if op.name == "adjust_contrast" and all(
+            later.name == "adjust_brightness" for later in changes[n + 1 :]
+        ):
+            mean = _estimate_mean(before)
         table = _find_table(op, before, row, mean)
         levels = table if levels is None else _compose(levels, table)
     return levels
@@ -245,14 +220,15 @@ def _list_changes(series: Iterable[ops.Op], row: int) -> Iterator[ops.ColorOp]:
 
 def _compose(first: Array, then: Array) -> Array:
     """Return the levels (256, C) after two changes, each (256, 1) or (256, C)."""
-    levels: Array = then[first, np.arange(then.shape[1])]
+    width = then.shape[1]
+    levels: Array = then.take(first) if width == 1 else then[first, np.arange(width)]
     return levels
 
 
 def _find_table(op: ops.ColorOp, planes: Array, row: int, mean: float | None = None) -> Array:
     """Return the new level of each level of an image, (256, 1) or (256, C).
 
-    `mean` is that of the grayscale image after changes that `planes` may lack, if it is known.
+    `mean` is that of the grayscale image, if it is known.
     """
     if op.name in _BY_PLANE:
         return np.stack([_BY_PLANE[op.name](plane) for plane in planes], -1)
