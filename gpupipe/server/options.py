@@ -2,8 +2,8 @@
 
 The command line, start_server() and the server process all use `parse_options`. This file can be
 imported without the packages of the extra `server`: start_server() names them if they are missing.
-Every `gpupipe --help` imports this file, so it imports pydantic only when options are parsed. It
-does not use `from __future__ import annotations`, since cli/arguments.py reads the annotations.
+Every `gpupipe --help` imports this file, so it imports pydantic only when options are parsed. Its
+annotations must not become strings: `_find_range` reads the limits from them.
 """
 
 import json
