@@ -221,7 +221,7 @@ def _list_changes(series: Iterable[ops.Op], row: int) -> Iterator[ops.ColorOp]:
 def _compose(first: Array, then: Array) -> Array:
     """Return the levels (256, C) after two changes, each (256, 1) or (256, C)."""
     width = then.shape[1]
-    levels: Array = then.take(first) if width == 1 else then[first, np.arange(width)]
+    levels: Array = then[:, 0][first] if width == 1 else then[first, np.arange(width)]
     return levels
 
 
