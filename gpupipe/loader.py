@@ -154,6 +154,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""
+        self._life_cycle.release_past()
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:

@@ -225,12 +225,17 @@ def list_sizes(folder: CacheFolder, listing: Listing, dataset: DataSet) -> NDArr
 def refuse_small_cache(folder: CacheFolder, listing: Listing, dataset: DataSet) -> None:
     """Raise DataError if the cache cannot hold the two largest shards, or all that it must hold.
 
-    With one shard alone, the next epoch could not be fetched while an epoch uses it.
+    With one shard alone, the next epoch could not be fetched while an epoch uses it. An epoch that
+    waits for `min_shards` must have room for any of that number.
     """
-    is_full, sizes = folder.options.epoch == "full", list_sizes(folder, listing, dataset)
-    largest = sizes if is_full else sizes[np.argsort(sizes.sum(1))[-2:]]
+    options, sizes = folder.options, list_sizes(folder, listing, dataset)
+    count = len(sizes) if options.epoch == "full" else max(2, options.min_shards)
+    largest = sizes[np.argsort(sizes.sum(1))[-count:]]
     needed = sum(estimate_bytes(size, beside) for size, beside in largest.tolist())
-    what = "all shards" if is_full else "the two largest shards"
+    few = "two" if count == 2 else f"{count:,}"
+    what = "all shards" if count >= len(sizes) else f"the {few} largest shards"
+    if 2 < count == options.min_shards:
+        what += " (data.cache.min_shards)"
     if fault := _explain_small_cache(folder, needed, what):
         raise DataError(fault)
 

@@ -174,9 +174,12 @@ class StoredLocations(Locations):
         self._num_shards = int(np.count_nonzero(weights)) if len(weights) else len(listing)
         self._in_use: set[str] = set()
         self._broken: set[int] = set()
+        self._has_begun = False
+        """Whether an epoch has begun."""
 
     def locate(self, shards: dict[str, CachedShard], broken: Iterable[int] = ()) -> Rows:
         lost = {row for row in broken if name_of(row) not in shards}
+        self._has_begun = True
         self._in_use |= shards.keys()
         self._broken |= lost
         self._table.load(self._in_use, self._broken)
@@ -197,10 +200,12 @@ class StoredLocations(Locations):
                 f"{count:,} of {self._num_shards:,} shards are in the cache, and "
                 "data.cache.epoch is full"
             )
-        if count < max(1, min(options.min_shards, count + missing)):
+        waits = options.epoch == "new" or not self._has_begun
+        needed = options.min_shards if waits else 1  # else what is in use may leave no room for it
+        if count < max(1, min(needed, count + missing)):
             new = "new " if options.epoch == "new" else ""
             return (
-                f"{counted(count, f'{new}shard')} of the {options.min_shards:,} of "
+                f"{counted(count, f'{new}shard')} of the {needed:,} of "
                 f"data.cache.min_shards are in the cache in {self._folder.dir} yet"
             )
         return ""

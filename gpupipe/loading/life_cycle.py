@@ -138,6 +138,12 @@ class LifeCycle:
             return self._state.state_at_start
         return self._sampler.state_after(self._state.delivered)
 
+    def release_past(self) -> None:
+        """Release the samples of an epoch that is over: the next one may need the room."""
+        state = self._state
+        if isinstance(state, _Between) and self._population is not None:
+            self._population.release(min(state.next_epoch, self._sampler.epoch).__le__)
+
     def iterate(self, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
         """Return an iterator over the next epoch. Older iterators raise GpupipeError from now on.
 

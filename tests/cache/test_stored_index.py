@@ -296,6 +296,19 @@ def test_a_cache_that_is_too_small_is_refused(settings: Any) -> None:
         load(settings(max_bytes="300kB"))
     with pytest.raises(gpupipe.DataError, match=r"all shards take [0-9,]+ bytes"):
         load(settings(max_bytes="800kB", epoch="full"))
+    said = r"the 4 largest shards \(data.cache.min_shards\) take .* is 700,000: make it larger"
+    with pytest.raises(gpupipe.DataError, match=said):
+        load(settings(max_bytes="700kB", min_shards=4))
+
+
+@pytest.mark.parametrize("epoch", ["grow", "new"])
+def test_epochs_go_on_where_no_more_than_min_shards_fit(settings: Any, epoch: str) -> None:
+    config = settings(max_bytes="650kB", min_shards=2, epoch=epoch, wait=15)
+    with load(config, engine="cpu") as loader:
+        for number in range(3):
+            expected, batches = len(loader), list(loader)  # the first waits for the next epoch
+            assert len(batches) == expected
+            assert number or len({id >> 32 for id in ids(batches)}) >= 2
 
 
 def test_commands_read_what_is_there(settings: Any) -> None:
