@@ -68,9 +68,9 @@ def list_early(line: bytes) -> EarlyListing | None:
         if is_folder or CacheFolder(cache).listing_path.exists():
             return None
         store = Store(dataset, cache.retries, cache.timeout)
-    except Exception:  # `load` says what is wrong
+        return EarlyListing(dataset, cache, store, _list(dataset, cache, store))
+    except Exception:  # the task says what is wrong
         return None
-    return EarlyListing(dataset, cache, store, _list(dataset, cache, store))
 
 
 def _list(dataset: DataSet, cache: CacheOptions, store: Store) -> Listing | DataError:

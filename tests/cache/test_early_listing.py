@@ -108,6 +108,13 @@ def test_settings_that_are_not_whole_are_left_to_the_task(line: bytes) -> None:
     assert list_early(line) is None
 
 
+def test_shards_that_all_weigh_nothing_are_left_to_the_task(tars: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path,weight\na/000.tar,0\nb/001.tar,1\n")
+    manifest = {"manifest": str(tmp_path / "list.csv"), "weight": "weight", "shards": "a/*.tar"}
+    data = describe(f"file://{tars}", tmp_path) | manifest
+    assert list_early(json.dumps(data).encode()) is None
+
+
 def test_a_cache_that_has_a_listing_needs_none(blobs: Path, make: Make) -> None:
     made = make()
     data = {"url": made.dataset.url, "cache": {"dir": str(made.folder.dir), "max_bytes": "4MB"}}
