@@ -146,7 +146,7 @@ def cut_stored_file(
     parts = [part._replace(ranges=_join_ranges(part.ranges)) for part in parts]
     fetched = sum(last - begin for begin, last in parts[0].ranges)
     if len(parts) == 1 and fetched > _WHOLE_SHARE * file.size:
-        return [parts[0]._replace(ranges=[(0, file.size)], shift=0, own=[])]
+        return [parts[0]._replace(group=0, ranges=[(0, file.size)], shift=0, own=[])]
     return parts
 
 

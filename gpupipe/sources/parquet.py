@@ -137,11 +137,10 @@ class Parquet(AnnotatedShards):
             _, columns = self._choose_columns(table)
             footer = read_footer(file)
         size, images = file.seek(0, io.SEEK_END), set(self._columns.values())
-        parts, begin, taken = list[FilePart](), 0, 0
-        groups = [group for group in footer.groups if group.rows]
-        if not groups:
-            raise ValueError("it has no rows")
-        for number, group in enumerate(groups):
+        parts, taken = list[list[int]](), 0
+        for number, group in enumerate(footer.groups):
+            if not group.rows:
+                continue
             chunks = group.chunks
             if (
                 group.rows < 0
@@ -154,11 +153,18 @@ class Parquet(AnnotatedShards):
             need = sum(
                 c.end - c.begin + (max(c.inflated, 0) if c.column in images else 0) for c in used
             )
-            if number > begin and taken + need > max_bytes:
-                parts.append(self._create_part(footer, groups[begin:number], begin, columns))
-                begin, taken = number, 0
+            # Row groups after an empty one are another part, so that messages count all of them.
+            if not parts or parts[-1][-1] + 1 < number or taken + need > max_bytes:
+                parts.append([])
+                taken = 0
+            parts[-1].append(number)
             taken += need
-        return [*parts, self._create_part(footer, groups[begin:], begin, columns)]
+        if not parts:
+            raise ValueError("it has no rows")
+        return [
+            self._create_part(footer, [footer.groups[n] for n in part], part[0], columns)
+            for part in parts
+        ]
 
     def _create_part(
         self, footer: Footer, groups: list[RowGroup], number: int, columns: list[str]

@@ -142,6 +142,22 @@ def test_a_cache_smaller_than_a_file_holds_its_row_groups_in_turn(
     assert seen == set(range(60))
 
 
+def test_row_groups_after_an_empty_one_have_their_numbers(
+    make: Any, images: list[bytes], tmp_path: Path
+) -> None:
+    table = pyarrow.table({"image": images[:3], "label": range(3), "rest": ["x" * 10**6] * 3})
+    with pyarrow.parquet.ParquetWriter(tmp_path / "a.parquet", table.schema) as writer:
+        for begin, count in ((0, 0), (0, 1), (1, 0), (1, 2)):
+            writer.write_table(table.slice(begin, count))
+    assert pyarrow.parquet.read_metadata(tmp_path / "a.parquet").num_row_groups == 4
+    made = make({"url": f"file://{tmp_path}", "shards": "*.parquet"})
+    parts = file_parts.load(made.folder)
+    assert parts is not None
+    assert parts.groups.tolist() == [1, 3]
+    assert parts.samples.tolist() == [1, 2]
+    assert made.fill() == "complete"
+
+
 def test_a_cache_that_cannot_hold_two_row_groups_is_refused(
     config: Config, wide: Path, make: Any
 ) -> None:
