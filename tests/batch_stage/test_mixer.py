@@ -11,7 +11,7 @@ from gpupipe.batch_stage.mixer import BatchMixer, check_labels
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.batch_stage.steps.mixup import Mixup
 from gpupipe.dataset.spec import Spec
-from gpupipe.errors import ConfigError
+from gpupipe.errors import ConfigError, ShapeError
 from helpers.fake_gpu import GPU, FakeGpu
 
 BOTH = {"random_choice": {"transforms": ["mixup", "cutmix"]}}
@@ -69,6 +69,15 @@ def test_labels_become_soft_and_other_fields_stay() -> None:
     assert torch.allclose(mixed["label"].sum(1), torch.ones(5))
     assert mixed["weight"] is batch["weight"]
     assert batch["label"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("label", [-1, 4, -(2**63)])
+def test_a_label_that_is_no_class_is_refused(label: int) -> None:
+    """Labels that are read with their samples are not checked before."""
+    batch = made_batch()
+    batch["label"][2] = label
+    with pytest.raises(ShapeError, match=rf"a sample has the label {label}, .* 0 to 3"):
+        mixer_of("one_hot").mix(0, ids(5), batch)
 
 
 @pytest.mark.parametrize("step", ["mixup", "cutmix"])

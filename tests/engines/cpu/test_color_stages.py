@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.augment import color_ops
+from gpupipe.augment.color_branches import ColorBranches
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA, ColorFunction, ColorValue
 from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu import kernels
@@ -87,6 +88,35 @@ def test_changes_in_nested_switches_and_after_each_other_are_one_kernel() -> Non
     for row, changes in enumerate(expected):
         made = as_array(program.run(image, row))
         assert np.array_equal(made, reference(image, [*changes, ("to_gray",)])), row
+
+
+def test_a_jitter_of_some_samples_leaves_the_others_alone() -> None:
+    tracer, image = trace(2), shades((20, 30))
+    branches = ColorBranches(("posterize", "invert"), [np.full(2, 3.0)])
+    tracer.switch(
+        np.array([0, 1]),
+        [lambda part: None, lambda part: part.switch(np.array([1, 1]), branches)],
+    )
+    program = tracer.program()
+    assert [kernel.name for kernel, _ in program.groups] == ["kernels.color"]
+    stage = create_native(program.groups, ())
+    for row, expected in enumerate((image, 255 - image)):
+        assert np.array_equal(np.asarray(extension.run_stage(stage, row, image)), expected)
+
+
+def test_each_change_by_a_table_has_its_own() -> None:
+    tracer, image = trace(3), shades((20, 30))
+    first, second = np.array([0.5, 1.0, 2.0]), np.array([3.0, 0.4, 1.5])
+    tracer.switch(
+        np.array([1, 0, 1]),
+        [lambda part: None, lambda part: part.color("adjust_gamma", first)],
+    )
+    tracer.color("adjust_gamma", second)
+    stage = create_native(tracer.program().groups, ())
+    for row, chosen in enumerate(([first, second], [second], [first, second])):
+        changes = [("adjust_gamma", gammas[row]) for gammas in chosen]
+        made = np.asarray(extension.run_stage(stage, row, image))
+        assert np.array_equal(made, reference(image, changes)), row
 
 
 def test_a_function_without_values_alone_is_one_for_all_samples() -> None:

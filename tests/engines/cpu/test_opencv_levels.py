@@ -149,3 +149,16 @@ def test_a_last_contrast_of_large_images_is_within_a_level(
         assert levels is not None
         made = as_tensor(levels[:, 0][image])
         assert_close(made, F.adjust_contrast(before, factor), factor, share=0.02)
+
+
+def test_a_contrast_before_other_changes_has_the_exact_mean() -> None:
+    """Every 16th row has other fractions of luma than the rest: an estimate is 0.7 levels off."""
+    image = np.full((320, 400, 3), (10, 20, 30), np.uint8)
+    image[::16] = 3, 0, 0
+    tracer = Tracer([(320, 400)], Rules([]), Spec.of_image(3))
+    tracer.color("adjust_contrast", np.array([0.2]))
+    tracer.color("invert")
+    levels = opencv_levels.find_levels(tracer.ops, image, 0)
+    assert levels is not None
+    expected = F.invert(F.adjust_contrast(as_tensor(image), 0.2))
+    assert torch.equal(as_tensor(levels[:, 0][image]), expected)
