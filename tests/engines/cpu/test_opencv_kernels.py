@@ -97,3 +97,14 @@ def test_arrays_of_many_channels_are_delivered(layout: str, channels: int) -> No
         program.run(given, 0)
         expected = given if layout == "HWC" else given.transpose(2, 0, 1)
         assert np.array_equal(buffer.take([0])[0].numpy(), expected)
+
+        tracer, means = trace(given), np.linspace(0.1, 0.9, channels)
+        tracer.to_dtype("float32", True)
+        tracer.normalize(tuple(means), (0.5,) * channels)
+        buffer = OutputBuffer(1, DeliveryFormat(None, layout, False), BatchMemory(1))
+        program = tracer.program(buffer)
+        assert [kernel.name for kernel, _ in program.groups] == ["cv2.LUT"]
+        program.run(given, 0)
+        expected = (given / 255 - means) / 0.5
+        expected = expected if layout == "HWC" else expected.transpose(2, 0, 1)
+        assert np.allclose(buffer.take([0])[0].numpy(), expected, atol=1e-5)
