@@ -150,11 +150,15 @@ def test_row_groups_after_an_empty_one_have_their_numbers(
         for begin, count in ((0, 0), (0, 1), (1, 0), (1, 2)):
             writer.write_table(table.slice(begin, count))
     assert pyarrow.parquet.read_metadata(tmp_path / "a.parquet").num_row_groups == 4
+    whole = table.select(["image", "label"])
+    with pyarrow.parquet.ParquetWriter(tmp_path / "b.parquet", whole.schema) as writer:
+        writer.write_table(whole.slice(0, 0))
+        writer.write_table(whole)
     made = make({"url": f"file://{tmp_path}", "shards": "*.parquet"})
     parts = file_parts.load(made.folder)
     assert parts is not None
-    assert parts.groups.tolist() == [1, 3]
-    assert parts.samples.tolist() == [1, 2]
+    assert parts.groups.tolist() == [1, 3, 0], "a file that is fetched whole has all"
+    assert parts.samples.tolist() == [1, 2, 3]
     assert made.fill() == "complete"
 
 

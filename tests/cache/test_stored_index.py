@@ -16,6 +16,8 @@ from gpupipe.cache import evict
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.cache.stored_fill import name_of
+from gpupipe.cache.stored_index import StoredLocations
+from gpupipe.cache.stored_samples import SampleTable
 from gpupipe.testing import check_loader
 from helpers.cache_contents import disk_size
 from helpers.cached_loading import Config, complete, ids, load
@@ -309,6 +311,18 @@ def test_epochs_go_on_where_no_more_than_min_shards_fit(settings: Any, epoch: st
             expected, batches = len(loader), list(loader)  # the first waits for the next epoch
             assert len(batches) == expected
             assert number or len({id >> 32 for id in ids(batches)}) >= 2
+
+
+def test_only_the_first_growing_epoch_waits_for_min_shards(make: Any, tars: Path) -> None:
+    made = make({"url": f"file://{tars}", "shards": PATTERN}, min_shards=2)
+    assert made.filler.publish_shard() == "published"
+    made.folder.commit_log.refresh()
+    shards = made.folder.commit_log.live_shards()
+    table = SampleTable(made.folder, made.listing, made.dataset, ["image"])
+    locations = StoredLocations(made.folder, table, made.listing)
+    assert locations.explain_wait(shards, 0, 5).startswith("1 shard of the 2 of")
+    locations.locate(shards)
+    assert not locations.explain_wait(shards, 0, 5)
 
 
 def test_commands_read_what_is_there(settings: Any) -> None:
