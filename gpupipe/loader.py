@@ -139,12 +139,15 @@ class Loader:
         with locate_errors(config, "loader"):
             self._format = BatchFormat(config, parts.index.classes)
         self._population = parts.population
+        self._locate_errors = partial(locate_errors, config, "data")
         engine, stage, start_run = parts.engine, self.mixer.stage, None
         can_mix = bool(stage.entries) and stage.is_thread_safe and engine.device == "cpu"
         if can_mix and isinstance(engine, MixesBatches):
             start_run = partial(engine.mixed_batches, mix=self.mixer.mix_planned)
         self._gets_mixed = start_run is not None
-        self._life_cycle = LifeCycle(engine, parts.sampler, parts.population, start_run)
+        self._life_cycle = LifeCycle(
+            engine, parts.sampler, parts.population, start_run, self._locate_errors
+        )
         self._run_state = RunState(parts)
 
     @property
@@ -155,7 +158,8 @@ class Loader:
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""
         self._life_cycle.release_past()
-        return len(self.sampler)
+        with self._locate_errors():
+            return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
         """Start the next epoch. Older iterators of this loader raise GpupipeError from now on.

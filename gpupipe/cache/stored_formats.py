@@ -17,7 +17,7 @@ from gpupipe.errors import did_you_mean, shown
 if TYPE_CHECKING:
     from gpupipe.dataset.source import Source
 
-_COMPRESSED = re.compile(r"[.](?:tgz|gz|zst|bz2|xz|lz4)$")
+_COMPRESSED = re.compile(r"[.](?:tgz|gz|zstd?|bz2|xz|lz4)$")
 
 
 class ShardFormat(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.cache import listing as listings
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.listing import Listing
 from gpupipe.cache.maintenance import remove_if_damaged
@@ -293,7 +294,8 @@ def read_one_shard(
                 if not remove_if_damaged(folder, live[name]):
                     raise
         if broken and not names:
-            raise DataError(f"{dataset.url}: {next(iter(broken.values()))}")
+            row, why = next(iter(broken.items()))
+            raise DataError(f"{dataset.url}/{listings.load(folder).names[row]}: {why}")
         return "no shard is in the cache"
 
     if not isinstance(source := find(), str):

@@ -108,6 +108,10 @@ class ShardTable:
         return len(self.labels)
 
 
+class NamedLabelsError(DataError):
+    """The labels of a shard are names, and `data.classes` does not number them."""
+
+
 def create_table(index: Index, dataset: DataSet, path: Path) -> ShardTable:
     """Return the table of a shard, with the checksum of each sample, or of each chunk.
 
@@ -175,9 +179,9 @@ def _number_labels(index: Index, classes: tuple[str, ...], path: Path) -> NDArra
             )
         return index.labels
     if not classes:
-        raise DataError(
+        raise NamedLabelsError(
             f"{path}: labels are names, such as {shown(own[0])}, whose numbers would depend on "
-            "which shards come first: list all names in data.classes, or write label: null"
+            "which shards come first: list all names in data.classes, or set data.label to null"
         )
     number_of = {name: number for number, name in enumerate(classes)}
     for name in own:

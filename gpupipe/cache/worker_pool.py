@@ -40,6 +40,7 @@ class WorkerPool:
     ) -> None:
         self._task_line = _task_line(dataset, cache, do)
         self._processes: list[ChildProcess] = []
+        self._failure = ""
         if idle is not None and count:
             self._processes += idle.take(self._task_line)
         elif idle is not None:
@@ -65,16 +66,18 @@ class WorkerPool:
         with self._lock:
             if not self._finalizer.alive or os.getpid() != self._owner:
                 return
-            for i, process in enumerate(self._processes):
+            for i, process in enumerate([] if self._failure else self._processes):
                 status = process.poll()
                 if status is None:
                     continue
                 outcome = _read_outcome(process)
                 process.close_pipes()
                 if status > 0:
-                    why = outcome.get("error", f"exit status {status}")
-                    raise DataError(f"a download worker of the cache failed: {why}")
+                    self._failure = outcome.get("error", f"exit status {status}")
+                    break
                 self._processes[i] = start_worker(self._task_line)
+            if self._failure:  # also at the next call, though the pipes are closed
+                raise DataError(f"a download worker of the cache failed: {self._failure}")
 
     def read_outcomes(self) -> list[dict[str, Any]] | None:
         """Return the last report of each download worker; None while any of them is running.

@@ -21,6 +21,7 @@ Each state is a class, which holds the data that exist in that state only.
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,7 @@ class LifeCycle:
         sampler: The order of the samples.
         population: The samples of each epoch, for a source that grows.
         start_run: Makes the engine deliver the batches of plans; None for `engine.batches`.
+        locate_errors: Puts the line of a setting before errors about the whole data set.
 
     Attributes:
         waited: Seconds that iterations have waited for batches so far.
@@ -109,9 +111,10 @@ class LifeCycle:
         sampler: Sampler,
         population: Population | None,
         start_run: Callable[[Iterator[Plan]], Generator[_Item, None, None]] | None = None,
+        locate_errors: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._engine, self._sampler, self._population = engine, sampler, population
-        self._start_run = start_run
+        self._start_run, self._locate_errors = start_run, locate_errors
         self._state: _Idle | _InEpoch | _Between | _Closed = _Idle()
         self._newest = 0
         """Number of the newest iterator, the only one that may be used."""
@@ -194,6 +197,12 @@ class LifeCycle:
                 self._one_thread.leave()
 
     def _iterate(
+        self, number: int, convert: Callable[[Plan, Batch], Any]
+    ) -> Generator[Any, None, None]:
+        with self._locate_errors():
+            yield from self._deliver_epoch(number, convert)
+
+    def _deliver_epoch(
         self, number: int, convert: Callable[[Plan, Batch], Any]
     ) -> Generator[Any, None, None]:
         self._check_newest(number)

@@ -1,5 +1,6 @@
 """Training over the shards of each format, through the cache."""
 
+import json
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from helpers.cached_loading import Config, ids, load
 from helpers.faulty_store import serve
 from helpers.full_product import IS_FULL
 from helpers.loaders import ENGINES
-from helpers.stored_shards import WRITERS, cached
+from helpers.stored_shards import WRITERS, cached, write_tar
 
 SIZES = (7, 9, 8, 6)
 FIRSTS = np.cumsum([0, *SIZES]).tolist()
@@ -116,5 +117,24 @@ def test_a_shard_that_is_compressed_inside_is_refused(config: Config, tmp_path: 
     settings = config(url=f"file://{tmp_path}/store", shards="*.npz")
     settings["data"] |= {"options": {"rows": True}}
     settings["pipeline"] = ARRAYS
-    with pytest.raises(gpupipe.DataError, match=r"store: .*compress"):
+    with pytest.raises(gpupipe.DataError, match=r"store/a.npz: compress"):
         load(settings, engine="cpu")
+
+
+def test_labels_that_are_names_without_classes_are_refused_before_all_shards_come(
+    config: Config, tmp_path: Path
+) -> None:
+    for n in range(20):
+        samples = [{"jpg": b"\xff\xd8\xff", "cls": name} for name in (b"dog", b"cat")]
+        write_tar(tmp_path / "store" / f"{n}.tar", samples)
+    settings = config(url=f"file://{tmp_path}/store", shards="*.tar", workers=1)
+    file = tmp_path / "x.yaml"
+    file.write_text(json.dumps(settings))
+    said = rf"^{file}:1:\d+: .*store/\d+.tar: labels are names, such as 'cat'.* list all names in d"
+    with gpupipe.load(file, device="cpu", on_error="skip") as loader:
+        for count in (lambda: len(loader), lambda: len(list(loader))):
+            with pytest.raises(gpupipe.DataError, match=said):
+                count()
+    log = CacheFolder(CacheOptions(**settings["data"]["cache"])).commit_log
+    log.refresh()
+    assert not log.broken_rows()
