@@ -1,7 +1,7 @@
 """The index of a data set in stored shards, whose samples come and go with their shards."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,24 @@ class StoredIndex(Index):
         index, own = self.resolve(rows)
         return index.subset(own)
 
+    def find_whole(self) -> Index:
+        """Return the index of all samples of the data set, whose ids are their rows, unpinned.
+
+        Raises:
+            DataError: A shard is not in the cache.
+        """
+        self.load_newest()
+        snapshot = self.table.snapshot
+        if (count := len(snapshot.shards)) < self.table.num_shards:
+            raise DataError(
+                f"{count:,} of the {self.table.num_shards:,} shards of data.shards are in the "
+                "cache: run 'gpupipe cache fill CONFIG', with a data.cache.max_bytes that holds all"
+            )
+        index = snapshot.index
+        if index.classes or not self.is_labelled:
+            return index
+        return replace(index, classes=list(map(str, range(int(index.labels.max()) + 1))))
+
 
 class StoredLocations(Locations):
     """Loads the tables of the shards that epochs use.
@@ -166,13 +184,10 @@ class StoredLocations(Locations):
     Args:
         folder: The cache.
         table: The samples of these shards.
-        listing: The shards of the data set.
     """
 
-    def __init__(self, folder: CacheFolder, table: SampleTable, listing: Listing) -> None:
+    def __init__(self, folder: CacheFolder, table: SampleTable) -> None:
         self._folder, self._table = folder, table
-        weights = listing.weights
-        self._num_shards = int(np.count_nonzero(weights)) if len(weights) else len(listing)
         self._in_use: set[str] = set()
         self._broken: set[int] = set()
         self._has_begun = False
@@ -192,13 +207,13 @@ class StoredLocations(Locations):
         self._table.forget(names)
 
     def count_missing(self, shards: dict[str, CachedShard], broken: int) -> int:
-        return max(0, self._num_shards - len(shards) - broken)
+        return max(0, self._table.num_shards - len(shards) - broken)
 
     def explain_wait(self, shards: dict[str, CachedShard], broken: int, missing: int) -> str:
         count, options = len(shards) + broken, self._folder.options
         if options.epoch == "full" and missing:
             return (
-                f"{count:,} of {self._num_shards:,} shards are in the cache, and "
+                f"{count:,} of {self._table.num_shards:,} shards are in the cache, and "
                 "data.cache.epoch is full"
             )
         waits = options.epoch == "new" or not self._has_begun

@@ -92,6 +92,12 @@ class SampleTable:
         none = np.empty(0, np.int64)
         self.snapshot = Snapshot(none, none, np.zeros(1, np.int64), create_empty(listing))
 
+    @property
+    def num_shards(self) -> int:
+        """The number of shards that may be fetched."""
+        weights = self._listing.weights
+        return int(np.count_nonzero(weights)) if len(weights) else len(self._listing)
+
     def load(self, shards: Iterable[str], broken: Iterable[int]) -> None:
         """Make the samples of some shards readable, and no others.
 

@@ -138,13 +138,16 @@ def _list_changes(result: "ConversionResult") -> Iterator[str]:
             f"{counted(len(result.skipped), 'sample')} left out, as loader.on_error is skip, so "
             "later samples have smaller ids"
         )
+    if result.is_renumbered:
+        yield "ids count from 0, and those of data.shards do not, so an epoch draws other numbers"
 
 
 def _list_kept(result: "ConversionResult") -> Iterator[str]:
     plan = result.plan
     if not result.changes:
         yield "all bytes of the files"
-    yield "the order" if result.skipped else "the order and the ids"
+    has_ids = not (result.skipped or result.is_renumbered)
+    yield "the order and the ids" if has_ids else "the order"
     if plan.has_label:
         yield "labels"
     if plan.classes:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe import config as configs
+from gpupipe.cache.stored_index import StoredIndex
 from gpupipe.config import Config, build_index, locate_errors
 from gpupipe.conversion import output_config, tar_shards
 from gpupipe.conversion.index_check import explain_difference
@@ -43,6 +44,7 @@ class ConversionResult:
         seconds: How long this run took.
         source_bytes: The size of the samples' fields in the source.
         bytes: The size of the shards.
+        is_renumbered: Whether the samples of the source have other ids: those of `data.shards` do.
     """
 
     config: Path
@@ -52,6 +54,7 @@ class ConversionResult:
     seconds: float
     source_bytes: int
     bytes: int
+    is_renumbered: bool
 
     @property
     def samples(self) -> int:
@@ -93,8 +96,12 @@ def convert(config: Config, folder: Path, options: Options, progress: Progress) 
     started = time.monotonic()
     if any(character in str(folder) for character in "*?[{"):
         raise GpupipeError(f"{folder}: a pattern of shards cannot have *, ?, [ or {{ in its folder")
-    index = config.source.read_through(build_index(config, progress))
+    index = build_index(config, progress)
     with locate_errors(config, "data"):
+        if is_stored := isinstance(index, StoredIndex):
+            index = index.find_whole()
+        else:
+            index = config.source.read_through(index)
         plan = plan_storage(config, index, options)
     pattern = f"{folder}/shard-*{SUFFIXES[options.format]}"
     draft = plan.options_of_source(pattern, {}, f"{folder}/{CLASSES}")
@@ -123,6 +130,7 @@ def convert(config: Config, folder: Path, options: Options, progress: Progress) 
         time.monotonic() - started,
         sum(shard.source_bytes for shard in shards),
         sum(shard.bytes for shard in shards),
+        is_stored,
     )
 
 

@@ -176,7 +176,8 @@ class Remote(DataSet, Source):
         """
         source = create_source(self)
         assert isinstance(source, ArrayStoreSource)
-        assert isinstance(index, StoredIndex)
+        if not isinstance(index, StoredIndex):
+            return None  # of a conversion, which reads samples in their order
         # Not as many as fit, or ranks that read different shards would have different orders.
         buffer, warned = source.buffer or DEFAULT_BUFFER, set[str]()
 
@@ -216,7 +217,7 @@ class Remote(DataSet, Source):
             run = TrainingRun(folder, rank, [index.fingerprint, seed, world_size])
         locations: Locations
         if isinstance(index, StoredIndex):
-            locations, idle = StoredLocations(folder, index.table, listed), index.idle
+            locations, idle = StoredLocations(folder, index.table), index.idle
         else:
             locations = SampleLocations(folder, _shards_of(index), unmap_files, num_rows)
             idle = None

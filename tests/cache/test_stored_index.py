@@ -319,7 +319,7 @@ def test_only_the_first_growing_epoch_waits_for_min_shards(make: Any, tars: Path
     made.folder.commit_log.refresh()
     shards = made.folder.commit_log.live_shards()
     table = SampleTable(made.folder, made.listing, made.dataset, ["image"])
-    locations = StoredLocations(made.folder, table, made.listing)
+    locations = StoredLocations(made.folder, table)
     assert locations.explain_wait(shards, 0, 5).startswith("1 shard of the 2 of")
     locations.locate(shards)
     assert not locations.explain_wait(shards, 0, 5)

@@ -1,6 +1,7 @@
 """Converting: the same batches, what a kill leaves, and whose fault a failure is."""
 
 import io
+import json
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ import torch
 import gpupipe
 from gpupipe.conversion.convert import ConversionResult
 from gpupipe.errors import GpupipeError
+from helpers.cached_loading import complete
 from helpers.conversions import COUNT, STEPS, run, write_config
+from helpers.stored_shards import write_tar
 
 BLOCKING = '''
 import time
@@ -128,3 +131,26 @@ def test_pixels_that_are_decoded_once_make_the_same_batches(
         assert row["path"].endswith(".npy")
     before, after = next(iter(gpupipe.load(config))), next(iter(gpupipe.load(result.config)))
     assert torch.equal(before["image"], after["image"])
+
+
+def test_a_store_in_shards_is_converted_when_all_of_it_is_in_the_cache(
+    photo_folder: Path, tmp_path: Path
+) -> None:
+    images = [path.read_bytes() for path in sorted(photo_folder.glob("*/*.jpg"))[:6]]
+    for n in range(3):
+        samples = [{"jpg": images[2 * n + k], "cls": str(k).encode()} for k in range(2)]
+        write_tar(tmp_path / "store" / f"{n}.tar", samples)
+    cache = {"dir": str(tmp_path / "cache"), "max_bytes": "50MB", "workers": 1}
+    data = {"source": "remote", "url": f"file://{tmp_path}/store", "shards": "*.tar"}
+    config = write_config(tmp_path, {**data, "cache": cache})
+    said = (
+        r"train.json:1:\d+: 0 of the 3 shards of data.shards are in the cache: run 'gpupipe cache"
+    )
+    with pytest.raises(gpupipe.DataError, match=said):
+        run(config, tmp_path / "out")
+    complete(json.loads(config.read_text()))
+    result = run(config, tmp_path / "out")
+    assert result.is_renumbered
+    with gpupipe.load(result.config) as loader:
+        assert [bytes(loader.index.read(row)) for row in range(6)] == images
+        assert loader.index.labels.tolist() == [0, 1] * 3
