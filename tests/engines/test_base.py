@@ -20,6 +20,7 @@ from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import QuarantiningEngine, list_skipped
 from gpupipe.engines.base import Batch, BatchStream, Engine, EngineTraits, Job
 from gpupipe.engines.registry import find
+from gpupipe.loader import MixesBatches
 from gpupipe.loading.assembly import Connects, HoldsFiles
 from gpupipe.loading.ignored_settings import ExplainsUnused
 from gpupipe.runtime.registry import ENGINES
@@ -207,8 +208,8 @@ def test_the_built_in_engines_that_read_the_data_quarantine() -> None:
 def test_built_in_engines_have_nothing_else_but_what_a_protocol_asks_for() -> None:
     """Each protocol stands beside the one command, or the kind of source, that needs it."""
     protocols = (
-        *(Checkable, Comparable, Connects, ExplainsUnused, HoldsFiles, NamesDecoder, Profilable),
-        Tunable,
+        *(Checkable, Comparable, Connects, ExplainsUnused, HoldsFiles, MixesBatches),
+        *(NamesDecoder, Profilable, Tunable),
     )
     asked = {name for protocol in protocols for name in vars(protocol)}
     for engine in map(find, ENGINES.names()):

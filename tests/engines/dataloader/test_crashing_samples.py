@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import gpupipe
+from gpupipe.engines.base import Batch
 from gpupipe.engines.dataloader.worker_death import find_dead_workers
 from helpers.full_product import IS_FULL
 from helpers.loaders import loading
@@ -107,7 +108,7 @@ def fragile(**options: str) -> list[Any]:
     return [*STEPS, {"fragile": options}]
 
 
-def without(batches: list[gpupipe.Batch], bad: tuple[int, ...]) -> list[gpupipe.Batch]:
+def without(batches: list[Batch], bad: tuple[int, ...]) -> list[Batch]:
     """The batches without some samples, and those that are left with none."""
     kept = [
         (batch, [n for n, id in enumerate(batch["id"].tolist()) if id not in bad])
@@ -116,7 +117,7 @@ def without(batches: list[gpupipe.Batch], bad: tuple[int, ...]) -> list[gpupipe.
     return [{name: tensor[rows] for name, tensor in batch.items()} for batch, rows in kept if rows]
 
 
-def assert_same(found: list[gpupipe.Batch], expected: list[gpupipe.Batch]) -> None:
+def assert_same(found: list[Batch], expected: list[Batch]) -> None:
     assert [b["id"].tolist() for b in found] == [b["id"].tolist() for b in expected]
     assert all(
         torch.equal(a[name], b[name]) for a, b in zip(found, expected, strict=True) for name in b
