@@ -69,7 +69,7 @@ def cached(ending: str, folder: str, **data: Any) -> Callable[[Path], Iterable[A
     def build(root: Path) -> Iterable[Any]:
         cache = {"dir": str(root / folder), "max_bytes": "4GB", "epoch": "full"}
         url = f"file://{root}/shards-{ending}"
-        return _gpupipe(source="remote", url=url, shards="*.*", cache=cache, **data)
+        return _gpupipe(source="remote", url=url, shards=f"*.{ending}", cache=cache, **data)
 
     return build
 
