@@ -64,7 +64,7 @@ class ShardMembers:
     content: NDArray[np.uint8]
 
     def iter_members(self, row: int) -> Iterator[ShardMember]:
-        """Yield the members of the shard in a row of the listing."""
+        """Yield what one shard of the listing consists of: objects of the store, or own bytes."""
         for n in range(int(self.starts[row]), int(self.starts[row + 1])):
             name, size, begin = self.names[n], int(self.sizes[n]), int(self.begins[n])
             if path := self.objects[n]:

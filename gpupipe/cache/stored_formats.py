@@ -143,7 +143,7 @@ def _find_by_ending(pattern: str) -> ShardFormat:
 
 
 def _find_source(of: ShardFormat) -> Any:
-    """Return the class of the source of a format."""
+    """Return the class that reads a format: one of `gpupipe.dataset.source.SOURCES`."""
     from gpupipe.dataset.source import SOURCES  # it takes long
 
     return SOURCES.find(of.source)

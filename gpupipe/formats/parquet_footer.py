@@ -114,7 +114,7 @@ class Footer(NamedTuple):
 
 
 def read_footer(file: BinaryIO | RawIOBase) -> Footer:
-    """Return the footer of a Parquet file, which pyarrow has opened without an error.
+    """Return the footer of a Parquet file that pyarrow could open.
 
     Raises:
         DamagedError: It is damaged.

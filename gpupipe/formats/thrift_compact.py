@@ -127,7 +127,7 @@ def pack_struct(fields: Iterable[tuple[int, int, bytes]]) -> bytes:
 
 
 def pack_structs(structs: list[bytes]) -> bytes:
-    """Return a list of structures."""
+    """Encode a list of encoded structures."""
     count = len(structs)
     head = bytes([count << 4 | STRUCT]) if count < 15 else bytes([0xF0 | STRUCT]) + _varint(count)
     return head + b"".join(structs)

@@ -40,7 +40,9 @@ class Siblings:
     def take(
         self, number: int, owner: object, key: Any, compute: Callable[["Siblings"], Sequence[_T]]
     ) -> _T | None:
-        """Return what was computed for a plan. Return it once, so that the caller may change it.
+        """Return a plan's part of what is computed for all plans at once.
+
+        Each part is returned once, so the caller may change it.
 
         Args:
             number: The position of the plan.

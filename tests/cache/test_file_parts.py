@@ -15,7 +15,7 @@ from gpupipe.cache.stored_samples import SampleTable
 from helpers.cache_contents import disk_size
 from helpers.cached_loading import Config, ids, load
 from helpers.faulty_store import Faults, serve
-from helpers.stored_shards import cached, write_parquet, write_wide_parquet
+from helpers.stored_shards import cached, write_parquet, write_wide_parquets
 
 NAMES = ["0.parquet", "1.parquet"]
 COLUMNS = ["image", "label"]
@@ -31,10 +31,7 @@ def images(faces: Path) -> list[bytes]:
 @pytest.fixture(scope="module")
 def wide(images: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """20 faces in 2 files of 3 row groups each, with columns that no config needs."""
-    root = tmp_path_factory.mktemp("wide")
-    for n, name in enumerate(NAMES):
-        write_wide_parquet(root / name, images[10 * n : 10 * n + 10], 10 * n)
-    return root
+    return write_wide_parquets(tmp_path_factory.mktemp("wide"), NAMES, images)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from gpupipe.cache import evict, maintenance, stored_table
 from gpupipe.cache.stored_fill import name_of
 from helpers.cache_contents import disk_size
 from helpers.faulty_store import Faults, serve
-from helpers.stored_shards import cached, write_wide_parquet
+from helpers.stored_shards import cached, write_wide_parquets
 
 NAMES = [f"{n:03}.parquet" for n in range(4)]
 NAME = NAMES[0]
@@ -24,11 +24,8 @@ SIZE = 900_000
 @pytest.fixture(scope="module")
 def wide(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 faces in 4 files, with columns that no config needs."""
-    root = tmp_path_factory.mktemp("wide")
     images = [path.read_bytes() for path in sorted(faces.glob("*/*.jpg"))[:40]]
-    for n, name in enumerate(NAMES):
-        write_wide_parquet(root / name, images[10 * n : 10 * n + 10], 10 * n)
-    return root
+    return write_wide_parquets(tmp_path_factory.mktemp("wide"), NAMES, images)
 
 
 @pytest.fixture

@@ -23,8 +23,9 @@ from helpers.cached_trainer import Trainer
 from helpers.disks import PowerDisk
 from helpers.faulty_store import StoreProcess
 from helpers.full_product import IS_FULL
-from helpers.stored_shards import NAMES, write_wide_parquet
+from helpers.stored_shards import NAMES, write_wide_parquets
 
+COLUMNS = [f"{n}.parquet" for n in range(5)]
 STEPS = ["decode", {"center_crop": {"size": 32}}]
 MAX_BYTES = {"tars": 900_000, "columns": 1_300_000}
 SCHEDULES = range(50) if IS_FULL else [1]
@@ -122,17 +123,14 @@ class Run:
 @pytest.fixture(scope="module")
 def columns(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """50 faces in 5 Parquet files of 3 row groups each, of which some columns are needed."""
-    root = tmp_path_factory.mktemp("columns")
     images = [path.read_bytes() for path in sorted(faces.glob("*/*.jpg"))[:50]]
-    for n in range(5):
-        write_wide_parquet(root / f"{n}.parquet", images[10 * n : 10 * n + 10], 10 * n)
-    return root
+    return write_wide_parquets(tmp_path_factory.mktemp("columns"), COLUMNS, images)
 
 
 @pytest.fixture
 def shards(schedule: int, tars: Path, columns: Path) -> tuple[Path, list[str]]:
     """The folder of the store, and its shards: tars for even schedules, Parquet files for odd."""
-    return (columns, [f"{n}.parquet" for n in range(5)]) if schedule % 2 else (tars, NAMES)
+    return (columns, COLUMNS) if schedule % 2 else (tars, NAMES)
 
 
 @pytest.fixture

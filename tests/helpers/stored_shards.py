@@ -4,6 +4,7 @@ import io
 import json
 import struct
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -60,12 +61,18 @@ def write_parquet(path: Path, images: list[bytes], first: int) -> None:
     pa.parquet.write_table(table, path, row_group_size=3)
 
 
-def write_wide_parquet(path: Path, images: list[bytes], first: int) -> None:
+def write_wide_parquets(root: Path, names: Sequence[str], images: list[bytes]) -> Path:
+    """Write Parquet files of 10 images each, with columns that no config needs. Return `root`."""
+    for n, name in enumerate(names):
+        _write_wide_parquet(root / name, images[10 * n : 10 * n + 10], 10 * n)
+    return root
+
+
+def _write_wide_parquet(path: Path, images: list[bytes], first: int) -> None:
     """Write a shard with a column that no config needs, before and after those that are needed."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     numbers = range(first, first + len(images))
     noise = [np.random.default_rng(n).bytes(40_000) for n in numbers]
     named = [{"bytes": image, "path": f"{n}.jpg"} for n, image in zip(numbers, images, strict=True)]

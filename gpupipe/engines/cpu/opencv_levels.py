@@ -180,7 +180,7 @@ def _equalize(plane: Array) -> Array:
 
 
 def find_levels(series: Iterable[ops.Op], image: Array, row: int) -> Array | None:
-    """Return the new level of each level of an image, after successive changes of levels.
+    """Return the table that successive changes of levels make of an image.
 
     Args:
         series: The operations. `LEVELS` accepts each of them.
@@ -188,7 +188,8 @@ def find_levels(series: Iterable[ops.Op], image: Array, row: int) -> Array | Non
         row: The row of the sample.
 
     Returns:
-        The levels, (256, 1) or (256, C); None if nothing changes in this sample.
+        The level that replaces each level, (256, 1) for all channels, or (256, C); None if nothing
+        changes in this sample.
     """
     changes = list(_list_changes(series, row))
     # Only these read the planes.
@@ -226,7 +227,7 @@ def _compose(first: Array, then: Array) -> Array:
 
 
 def _find_table(op: ops.ColorOp, planes: Array, row: int, mean: float | None = None) -> Array:
-    """Return the new level of each level of an image, (256, 1) or (256, C).
+    """Return the table of a change: the level that replaces each level, (256, 1) or (256, C).
 
     `mean` is that of the grayscale image, if it is known.
     """
