@@ -50,12 +50,17 @@ def _memory_gib() -> float | None:
 
 
 def _processor() -> str:
+    """Return its name, and family and model too if no number is in the name, as on many VMs."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    pairs = (line.partition(":") for line in lines)
+    facts = {key.strip(): value.strip() for key, _, value in pairs}
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    if any(character.isdigit() for character in name) or "cpu family" not in facts:
+        return name
+    return f"{name} (family {facts['cpu family']}, model {facts['model']})"
 
 
 def _gpu() -> str | None:

@@ -1,12 +1,15 @@
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
+import pytest
+
 from gpupipe.bench.compare import disturbance
-from gpupipe.bench.machine import Load, cpu_seconds
+from gpupipe.bench.machine import Load, cpu_seconds, machine
 
 BUSY = [sys.executable, "-c", "while True: pass"]
 
@@ -38,6 +41,11 @@ def test_the_time_of_a_child_of_a_child_counts() -> None:
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors name no family")
+def test_a_processor_whose_name_has_no_number_is_told_by_family_and_model() -> None:
+    assert any(character.isdigit() for character in machine()["processor"])
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
