@@ -17,11 +17,17 @@ from gpupipe.cache.evict import record_epoch
 from gpupipe.cache.sample_locations import Locations
 from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.training_run import TrainingRun
-from gpupipe.cache.waiting import refuse_full_cache, refuse_lost_shards, wait_until
+from gpupipe.cache.waiting import (
+    explain_exhaustion,
+    is_exhausted,
+    refuse_full_cache,
+    refuse_lost_shards,
+    wait_until,
+)
 from gpupipe.cache.worker_pool import WorkerPool
 from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.population import Population
-from gpupipe.errors import StateError, counted
+from gpupipe.errors import DataError, StateError, counted
 
 _BITS = 32
 
@@ -172,10 +178,14 @@ class CachedPopulation(Population):
         Under `epoch: new`, it waits for new shards until all are in the cache. Then it has the new
         ones, or all if there are none, or too few. What the store refuses is not waited for, unless
         under `epoch: full`. The caller must hold the cache's lock.
+
+        Raises:
+            DataError: There will never be enough samples.
         """
         log = self._folder.commit_log
         missing = self._locations.count_missing(log.live_shards(), len(log.broken_rows()))
-        if self._folder.options.epoch != "full" and self._lacks_only_refused():
+        nothing_comes = is_exhausted(self._folder)
+        if self._folder.options.epoch != "full" and nothing_comes:
             missing = 0
         since, reason = self._find_since(epoch), ""
         for first in [since] if missing or not since else [since, 0]:
@@ -187,17 +197,10 @@ class CachedPopulation(Population):
             reason = self._locations.explain_wait(shards, broken, missing) or problem(samples)
             if not reason:
                 return selection
+        if nothing_comes:
+            why = explain_exhaustion(self._folder)
+            raise DataError(f"epoch {epoch} cannot begin: {reason}, and {why}")
         return reason
-
-    def _lacks_only_refused(self) -> bool:
-        """Return whether a download worker has found that the store refuses all that is missing.
-
-        The caller must hold the cache's lock.
-        """
-        reports = self._folder.read_claims("workers").values()
-        newest = self._folder.commit_log.generation
-        is_found = any(report.get("exhausted") == newest for report in reports)
-        return is_found and not self._folder.read_claims()
 
     def _count(self, selection: ShardSelection) -> tuple[int, int]:
         """Return the numbers of samples in shards, and of broken ones."""

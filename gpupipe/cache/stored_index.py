@@ -17,7 +17,7 @@ from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import CachedShard
 from gpupipe.cache.stored_fill import name_of, row_of
 from gpupipe.cache.stored_samples import SampleTable, create_empty
-from gpupipe.cache.waiting import wait_until
+from gpupipe.cache.waiting import explain_exhaustion, is_exhausted, wait_until
 from gpupipe.cache.worker_pool import IdleWorker, WorkerPool
 from gpupipe.dataset.chunk_column import ChunkColumn
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray
@@ -302,6 +302,7 @@ def read_one_shard(
             live = folder.commit_log.live_shards()
             names = live.keys() & folder.list_present_shards()
             broken = folder.commit_log.broken_rows()
+            nothing_comes = is_exhausted(folder)
         for name in sorted(names):
             try:
                 return read(folder.list_shard_paths(name)[0])
@@ -311,6 +312,9 @@ def read_one_shard(
         if broken and not names:
             row, why = next(iter(broken.items()))
             raise DataError(f"{dataset.url}/{listings.load(folder).names[row]}: {why}")
+        if nothing_comes:
+            why = explain_exhaustion(folder)
+            raise DataError(f"the shape of arrays is in the shards, and {why}")
         return "no shard is in the cache"
 
     if not isinstance(source := find(), str):

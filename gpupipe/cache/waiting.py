@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.cache.worker_pool import POOLS, WorkerPool
-from gpupipe.errors import DataError, StateError
+from gpupipe.errors import DataError, StateError, counted
 
 T = TypeVar("T")
 Image = NDArray[np.uint8]
@@ -120,6 +120,30 @@ def explain_too_large(folder: CacheFolder, why: str) -> str:
     return (
         f"{why}: data.cache.max_bytes is {folder.options.max_bytes:,}; make it larger, or set "
         f"data.cache.epoch: grow ({folder.dir})"
+    )
+
+
+def is_exhausted(folder: CacheFolder) -> bool:
+    """Return whether a download worker has found that nothing more can come.
+
+    The store refuses all that the cache lacks. The caller must hold the cache's lock.
+    """
+    newest, reports = folder.commit_log.generation, folder.read_claims("workers").values()
+    return any(r.get("exhausted") == newest for r in reports) and not folder.read_claims()
+
+
+def explain_exhaustion(folder: CacheFolder) -> str:
+    """Return why nothing more can come, if `is_exhausted`, and what to do."""
+    reports = folder.read_claims("workers").values()
+    failures = [why for report in reports for why in report.get("failures", [])]
+    if not failures:
+        return f"all of the data set is in the cache in {folder.dir}"
+    count = max(int(report.get("failed", 0)) for report in reports)
+    noun = "shard" if folder.has_stored_shards else "file"
+    return (
+        f"nothing more can come, because the store refuses {counted(count, noun)}, such as "
+        f"{failures[0]}: see data.url and data.storage_options; if the store has changed, delete "
+        f"{folder.dir} to list it again"
     )
 
 

@@ -1,5 +1,6 @@
 """Training over a growing cache, end to end: real workers, a real S3 on loopback, both engines."""
 
+import json
 import shutil
 import time
 from itertools import product
@@ -14,6 +15,7 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.testing import check_loader
 from helpers.cached_loading import STEPS, Config, complete, ids, load
+from helpers.faulty_store import serve
 from helpers.full_product import IS_FULL
 from helpers.loaders import ENGINES
 
@@ -124,6 +126,52 @@ def test_nobody_at_work_is_said_and_is_an_error_in_the_end(
     ):
         next(iter(loader))
     assert "gpupipe cache: epoch 0 waits: nothing is in the cache" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({}, "epoch 0 cannot begin: nothing is in the cache .*, and .* refuses 6 files, such as b"),
+        ({"shards": "{0..2}.tar"}, "epoch 0 cannot begin: 0 shards .*, and .* refuses 3 shards"),
+        ({"shards": "{0..2}.npy"}, "the shape of arrays is in the shards, and .* refuses 3 shards"),
+        (
+            {"shards": "{0..2}.tar", "epoch": "full"},
+            "epoch 0 cannot begin: 0 of 3 shards are .*full",
+        ),
+    ],
+)
+def test_a_store_that_refuses_all_that_is_listed_is_an_error_at_once(
+    config: Config, tmp_path: Path, data: dict[str, Any], said: str
+) -> None:
+    manifest = tmp_path / "list.csv"
+    manifest.write_text("path,label\n" + "".join(f"b/{n}.jpg,{n}\n" for n in range(6)))
+    with serve(tmp_path) as (url, faults):
+        faults.gone = {"": 10**9}
+        settings = config(url=url, **data, wait=86_400)
+        if not data:
+            settings["data"]["manifest"] = str(manifest)
+        elif "npy" in str(data):
+            settings["data"]["options"] = {"rows": True, "field": "array"}
+            settings["pipeline"] = [{"to_dtype": {"dtype": "float32"}}]
+        file = tmp_path / "x.yaml"
+        file.write_text(json.dumps(settings))
+        where = "" if "npy" in str(data) else rf"{file}:1:\d+: "
+        said = rf"^{where}{said}.* does not have it .*see data\.url .* delete {tmp_path}"
+        with (
+            pytest.raises(gpupipe.DataError, match=said),
+            gpupipe.load(file, device="cpu") as loader,
+        ):
+            len(loader)
+
+
+def test_what_never_suffices_is_an_error_once_all_is_there(config: Config, tars: Path) -> None:
+    said = "60 samples cannot give .* batch of 64 .*, and all of the data set is in the cache"
+    settings = config(url=f"file://{tars}", shards="*/*.tar", wait=86_400)
+    with (
+        load(settings, batch_size=64, last_batch="drop") as loader,
+        pytest.raises(gpupipe.DataError, match=said),
+    ):
+        len(loader)
 
 
 def test_an_epoch_waits_for_as_many_samples_as_a_step_takes(config: Config) -> None:
