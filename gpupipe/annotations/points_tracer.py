@@ -11,6 +11,7 @@ from gpupipe.annotations.canvas import Canvas, times
 from gpupipe.augment.elastic import Elastic, make_displacement
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.annotations import Annotations, Floats
+from gpupipe.pipeline.primitives import Fill, Pair, Seeds
 from gpupipe.pipeline.step import NoLoweringError
 
 _INVERSIONS = 4
@@ -96,7 +97,7 @@ class PointsTracer:
         linear = _ORIENTATIONS[orientations - 1]
         self._canvas.mirror(self.present, linear, stored)
 
-    def crop(self, anchor: Any, shape: Any, fill: tuple[float, ...] | None = None) -> None:
+    def crop(self, anchor: Any, shape: Any, fill: Fill | None = None) -> None:
         self._canvas.scale_and_shift(self.present, None, -self._pairs(anchor)[:, ::-1])
         self._canvas.set_size(self.present, self._pairs(shape))
         self._canvas.end_at_borders(self.present)
@@ -134,7 +135,7 @@ class PointsTracer:
         source: Any,
         output: Any,
         interpolation: str,
-        fill: tuple[float, ...] | None,
+        fill: Fill | None,
         shape: Any = None,
     ) -> None:
         a, b, c, d = (np.asarray(linear)[..., i, j] for i in range(2) for j in range(2))
@@ -155,7 +156,7 @@ class PointsTracer:
             self._canvas.set_size(self.present, self._pairs(shape))
         self._canvas.end_at_borders(self.present)
 
-    def perspective(self, matrix: Any, interpolation: str, fill: tuple[float, ...]) -> None:
+    def perspective(self, matrix: Any, interpolation: str, fill: Fill) -> None:
         shape = (len(self.present), 3, 3)
         # torchvision's coefficients are float32. Near the horizon that is a thousandth of a pixel.
         m = np.broadcast_to(np.asarray(matrix).astype(np.float32).astype(np.float64), shape)
@@ -166,22 +167,8 @@ class PointsTracer:
         self._canvas.transform(self.present, inverse / inverse[:, 2:, 2:])
         self._canvas.end_at_borders(self.present)
 
-    def remap(
-        self,
-        displacement: NDArray[np.float32],
-        reach: tuple[int, int],
-        interpolation: str,
-        fill: tuple[float, ...],
-    ) -> None:
-        self._displace(lambda n: displacement[n])
-
     def elastic(
-        self,
-        seeds: NDArray[np.int64],
-        alpha: tuple[float, float],
-        sigma: tuple[float, float],
-        interpolation: str,
-        fill: tuple[float, ...],
+        self, seeds: Seeds, alpha: Pair, sigma: Pair, interpolation: str, fill: Fill
     ) -> None:
         elastic, sizes = Elastic(alpha, sigma), self.size.astype(np.int64)
 
@@ -232,7 +219,7 @@ class PointsTracer:
         Boxes below an erased window stay, as in torchvision.
         """
 
-    erase = add = add_noise = color_matrix = to_dtype = normalize = color = call_torch = _leave
+    erase = add_noise = color_matrix = to_dtype = normalize = color = call_torch = _leave
 
     def apply(
         self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None

@@ -35,10 +35,8 @@ not an image they hold one number per spatial axis, in the order of its layout.
                      output takes the value of the input at [a, b] / c, where [a, b, c] is
                      matrix @ [x, y, 1]
     erase            out[y, x] = `value` or noise inside the window, and in[y, x] outside
-    remap            out[p] = in[p + displacement[p]] for each pixel p
-    elastic          like remap, with smooth random displacements
-    add              out = in + values, a number for each channel of each pixel
-    add_noise        like add, with random numbers
+    elastic          out[p] = in[p + displacement[p]], with smooth random displacements
+    add_noise        out = in + noise, a random number for each channel of each pixel
     color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
     to_dtype         truncates floats, saturates integers, NaN -> 0; `scale` maps 0..255 to 0..1
     normalize        (x - mean) / std
@@ -58,8 +56,8 @@ not an image they hold one number per spatial axis, in the order of its layout.
     warp           CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     perspective    CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     erase          CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   copies of `value`
-    add, add_noise CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   computed in int16 or float32
-    remap, elastic CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   interpolated, rounded to nearest
+    add_noise      CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   computed in int16 or float32
+    elastic        CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   interpolated, rounded to nearest
     color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
     color          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   as color_ops.py says
     blend          any                         uint8             computed in float32, truncated
@@ -83,6 +81,12 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.annotations import Annotations
 
+Fill = tuple[float, ...]
+"""One number, or one per channel."""
+Pair = tuple[float, float]
+Seeds = NDArray[np.int64]
+"""The seed of each sample, (B,)."""
+
 
 class Primitives(Protocol):
     """The samples of one field of a batch, as `Step.lower` sees them.
@@ -90,7 +94,8 @@ class Primitives(Protocol):
     The methods change the samples in place. A step must call the same methods for every batch: a
     back end may build a graph from the calls for the first batch, and use the calls for later
     batches only to compute the values that it feeds to the graph. So drawn values may change the
-    arguments, but not which methods are called.
+    arguments, but not which methods are called. DALI raises NoLoweringError if images that get
+    random numbers (`add_noise`, `elastic`, `erase` with seeds) differ in size.
 
     Attributes:
         spec: Shape, dtype and layout of the samples at this point.
@@ -120,7 +125,7 @@ class Primitives(Protocol):
             dtype: "uint8" or "uint16".
         """
 
-    def crop(self, anchor: Any, shape: Any, fill: tuple[float, ...] | None = None) -> None:
+    def crop(self, anchor: Any, shape: Any, fill: Fill | None = None) -> None:
         """Cut a window out of the image.
 
         Args:
@@ -171,7 +176,7 @@ class Primitives(Protocol):
         source: Any,
         output: Any,
         interpolation: str,
-        fill: tuple[float, ...] | None,
+        fill: Fill | None,
         shape: Any = None,
     ) -> None:
         """Resample through an affine map from output to source coordinates.
@@ -186,7 +191,7 @@ class Primitives(Protocol):
             shape: [height, width] of the output; the image's own by default.
         """
 
-    def perspective(self, matrix: Any, interpolation: str, fill: tuple[float, ...]) -> None:
+    def perspective(self, matrix: Any, interpolation: str, fill: Fill) -> None:
         """Resample through a perspective map from output to source coordinates, at the same size.
 
         Args:
@@ -196,13 +201,7 @@ class Primitives(Protocol):
             fill: The value outside the image: one number, or one per channel.
         """
 
-    def erase(
-        self,
-        anchor: Any,
-        shape: Any,
-        value: tuple[float, ...],
-        seeds: NDArray[np.int64] | None = None,
-    ) -> None:
+    def erase(self, anchor: Any, shape: Any, value: Fill, seeds: Seeds | None = None) -> None:
         """Replace a window of the image by one value, or by standard normal numbers.
 
         Args:
@@ -210,37 +209,9 @@ class Primitives(Protocol):
             shape: [height, width] of the window in whole pixels. The window lies inside the image.
             value: One number, or one per channel; whole numbers for uint8.
             seeds: The seed of each sample's numbers, (B,); None for `value`. Only for floats.
-
-        Raises:
-            NoLoweringError: On DALI, if there are seeds and the size of the images differs.
         """
 
-    def add(self, values: NDArray[Any], clip: bool) -> None:
-        """Add a number, such as noise, to each channel of each pixel.
-
-        Args:
-            values: The numbers to add, (B, H, W, C); int16 for uint8 images, else float32. All
-                images have the size (H, W). uint8 results are clamped to 0..255.
-            clip: Whether results of floats are clamped to 0..1.
-        """
-
-    def remap(
-        self,
-        displacement: NDArray[np.float32],
-        reach: tuple[int, int],
-        interpolation: str,
-        fill: tuple[float, ...],
-    ) -> None:
-        """Move pixels as torchvision's functional.elastic does.
-
-        Args:
-            displacement: float32 (B, H, W, 2), [x, y] in units of half the width and height.
-            reach: The largest move along [y, x] in pixels.
-            interpolation: "nearest" or "bilinear".
-            fill: The value outside the image: one number, or one per channel.
-        """
-
-    def add_noise(self, seeds: NDArray[np.int64], mean: float, sigma: float, clip: bool) -> None:
+    def add_noise(self, seeds: Seeds, mean: float, sigma: float, clip: bool) -> None:
         """Add normal noise to each channel of each pixel: see augment/noise.py.
 
         Noise for uint8 is truncated to whole levels, and sums are clamped to 0..255.
@@ -250,18 +221,10 @@ class Primitives(Protocol):
             mean: The mean of the noise, in units of the dtype's range.
             sigma: Its standard deviation, in the same unit.
             clip: Whether sums of floats are clamped to 0..1.
-
-        Raises:
-            NoLoweringError: On DALI, if the size of the images differs between samples.
         """
 
     def elastic(
-        self,
-        seeds: NDArray[np.int64],
-        alpha: tuple[float, float],
-        sigma: tuple[float, float],
-        interpolation: str,
-        fill: tuple[float, ...],
+        self, seeds: Seeds, alpha: Pair, sigma: Pair, interpolation: str, fill: Fill
     ) -> None:
         """Move pixels by smooth random displacements, as torchvision's functional.elastic does.
 
@@ -272,9 +235,6 @@ class Primitives(Protocol):
                 Images must be larger than the blur: see augment/elastic.py.
             interpolation: "nearest" or "bilinear".
             fill: The value outside the image: one number, or one per channel.
-
-        Raises:
-            NoLoweringError: On DALI, if the size of the images differs between samples.
         """
 
     def color_matrix(self, matrix: Any) -> None:
@@ -365,7 +325,4 @@ class Primitives(Protocol):
             *values: Arrays (B, ...) with the operator's arguments per sample; fed as float32 if
                 they are floats, else as int32.
             size: The new [height, width] in pixels, if the operator changes it.
-
-        Raises:
-            NoLoweringError: If the back end is not DALI.
         """

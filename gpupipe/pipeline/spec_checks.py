@@ -19,7 +19,7 @@ IMAGE_DTYPES = ("uint8", "float16", "float32")
 DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("crop", "flip"), DTYPES),
     "resize": ("float16", "float32", "int16", "uint8", "uint16"),
-    **dict.fromkeys(("warp", "perspective", "erase", "add", "remap", "pad"), IMAGE_DTYPES),
+    **dict.fromkeys(("warp", "perspective", "erase", "add_noise", "elastic", "pad"), IMAGE_DTYPES),
     **dict.fromkeys(("color_matrix", "color"), IMAGE_DTYPES),
     "blend": ("uint8",),
     "normalize": ("float16", "float32", "float64"),

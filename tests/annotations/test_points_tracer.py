@@ -252,7 +252,7 @@ def test_elastic_points_move_by_the_inverse_field_within_a_pixel() -> None:
     boxes, points = drawn["boxes"].values, np.rint(drawn["points"].values)
     drawn["points"].values[:] = points
     tracer = PointsTracer(Annotations(drawn, SPECS, 2), np.array([SIZE, SIZE], np.float64))
-    tracer.remap(np.concatenate([field.numpy()] * 2), (6, 6), "bilinear", (0.0,))
+    tracer._displace(lambda n: field[0].numpy())
     marked = 0
     for before, after in zip(points[:, 0], moved(tracer, "points")[:, 0], strict=True):
         image = torch.zeros(1, *SIZE)
@@ -282,7 +282,7 @@ def test_random_displacements_are_those_of_the_image() -> None:
     elastic, seeds = ((40.0, 30.0), (2.0, 2.0)), np.array([5, 6])
     fields = np.stack([make_displacement(seed, SIZE, Elastic(*elastic)) for seed in seeds])
     drawn = trace(lambda image: image.elastic(seeds, *elastic, "bilinear", (0.0,)))
-    fed = trace(lambda image: image.remap(fields, (3, 3), "bilinear", (0.0,)))
+    fed = trace(lambda image: image._displace(lambda n: fields[n]))
     for name in ("points", "boxes"):
         assert np.array_equal(moved(drawn, name), moved(fed, name), equal_nan=True)
         assert (moved(drawn, name) != columns()[name].values).any()
@@ -296,7 +296,6 @@ def test_colours_change_nothing_and_mixtures_of_moved_images_are_refused() -> No
         part.erase([0, 0], [5, 5], (0.0,))
         part.to_dtype("float32", True)
         part.normalize((0.0,), (1.0,))
-        part.add(np.zeros((2, 1, 1, 1)), False)
         part.call_torch(lambda image: image)
 
     weights = np.ones((2, 2)) / 2

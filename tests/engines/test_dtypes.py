@@ -150,8 +150,8 @@ TAKERS: dict[str, tuple[str, int]] = {
     "warp": ("random_affine", 0),
     "perspective": ("random_perspective", 0),
     "erase": ("random_erasing", 0),
-    "add": ("gaussian_noise", 0),
-    "remap": ("elastic_transform", 0),
+    "add_noise": ("gaussian_noise", 0),
+    "elastic": ("elastic_transform", 0),
     "pad": ("pad", -1),
     "color_matrix": ("grayscale", 0),
     "color": ("random_channel_permutation", 0),
@@ -166,7 +166,7 @@ def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any]) 
     pipelines = {}
     for what, (name, number) in TAKERS.items():
         case = {name: STEPS[name][number]}
-        scale = what == "add"  # its step refuses floats that are not scaled
+        scale = what == "add_noise"  # its step refuses floats that are not scaled
         for dtype in DTYPES:
             pipelines[f"{what}_{dtype}"] = [*of_image(dtype, scale, case)[1:], case]
     made = deliver_each(image, pipelines, "dali", before=["decode"])

@@ -12,9 +12,9 @@ from gpupipe.augment import noise
 from gpupipe.augment.elastic import Elastic, make_displacement
 from gpupipe.engines.dali.operators.ops import Floats
 from gpupipe.engines.dali.operators.subgraph import Array
+from gpupipe.pipeline.primitives import Seeds
 from gpupipe.pipeline.step import Spec
 
-Seeds = NDArray[np.int64]
 Present = NDArray[np.bool_]
 
 

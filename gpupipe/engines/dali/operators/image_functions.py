@@ -269,7 +269,7 @@ def python_function(
 ) -> Made:
     """Return operators that call torchvision's `elastic`, and the arrays to feed to them.
 
-    See Primitives.remap for the arguments. `reach` is not needed here.
+    See `remap` for the arguments. `reach` is not needed here.
     """
 
     def move(image: "Tensor", moves: NDArray[np.float32]) -> "Tensor":
@@ -289,13 +289,18 @@ def remap(
 ) -> Made:
     """Return the operators of DALI's remap for GPUs, and the arrays to feed to them.
 
-    See Primitives.remap for the arguments. DALI's remap cannot fill pixels that come from outside
-    the image. So the operators first add a border of `fill` around the image, then remap, and then
-    cut the border off. The border is as wide as the longest move: `reach` pixels along [y, x].
+    DALI's remap cannot fill pixels that come from outside the image. So the operators first add a
+    border of `fill` around the image, then remap, and then cut the border off.
 
     A pixel that is interpolated across the image's edge becomes the weighted mean of the image and
     `fill`. It is known that torchvision's pixel is darker there: torchvision multiplies the image's
     part by its weight twice.
+
+    Args:
+        displacement: float32 (B, H, W, 2), [x, y] in units of half the width and height.
+        reach: The largest move along [y, x] in pixels, and so the width of the border.
+        interpolation: "nearest" or "bilinear".
+        fill: The value outside the image: one number, or one per channel.
     """
     mode = ops.find_interpolation(interpolation)
     count, height, width, _ = displacement.shape

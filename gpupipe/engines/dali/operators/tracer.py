@@ -24,6 +24,7 @@ from gpupipe.engines.dali.operators.ops import Floats, argument
 from gpupipe.engines.dali.operators.subgraph import Array, Make, Subgraph, Value
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix, describe_small_image
+from gpupipe.pipeline.primitives import Pair, Seeds
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 
 
@@ -131,19 +132,14 @@ class DaliTracer(ABC):
             "experimental.warp_perspective", make, argument(matrix, 2, np.float32), None
         )
 
-    def erase(
-        self,
-        anchor: Any,
-        shape: Any,
-        value: ops.Fill,
-        seeds: NDArray[np.int64] | None = None,
-    ) -> None:
+    def erase(self, anchor: Any, shape: Any, value: ops.Fill, seeds: Seeds | None = None) -> None:
         window = (argument(v, 1, np.float32) for v in (anchor, shape))
         self._on_pixels("erase", partial(ops.erase, value=value), *window)
         if seeds is not None:
             self.add(fields.fill_windows(self.spec, self.present, seeds, anchor, shape), False)
 
     def add(self, values: Array, clip: bool) -> None:
+        """Add int16 numbers to uint8 images, or float32 numbers to others; all (B, H, W, C)."""
         dtype = self.spec.dtype
 
         def make(pixels: DataNode, values: DataNode) -> DataNode:
@@ -151,28 +147,17 @@ class DaliTracer(ABC):
 
         self._on_pixels("add", dtypes.in_float32(make, dtype), values)
 
-    def add_noise(self, seeds: NDArray[np.int64], mean: float, sigma: float, clip: bool) -> None:
+    def add_noise(self, seeds: Seeds, mean: float, sigma: float, clip: bool) -> None:
         self.add(fields.make_noise(self.spec, self.present, seeds, mean, sigma), clip)
 
-    def remap(
-        self, displacement: Array, reach: tuple[int, int], interpolation: str, fill: ops.Fill
+    def elastic(
+        self, seeds: Seeds, alpha: Pair, sigma: Pair, interpolation: str, fill: ops.Fill
     ) -> None:
         ops.find_interpolation(interpolation)
-        operator = REMAP[self.device]
-        make, arrays = operator(displacement, reach, interpolation, fill)
-        self._on_pixels(operator.__name__, dtypes.in_float32(make, self.spec.dtype), *arrays)
-
-    def elastic(
-        self,
-        seeds: NDArray[np.int64],
-        alpha: tuple[float, float],
-        sigma: tuple[float, float],
-        interpolation: str,
-        fill: ops.Fill,
-    ) -> None:
-        how = Elastic(alpha, sigma)
+        how, operator = Elastic(alpha, sigma), REMAP[self.device]
         moves = fields.make_displacements(self.spec, self.present, seeds, how)
-        self.remap(moves, how.reach, interpolation, fill)
+        make, arrays = operator(moves, how.reach, interpolation, fill)
+        self._on_pixels(operator.__name__, dtypes.in_float32(make, self.spec.dtype), *arrays)
 
     def call_torch(self, function: Callable[..., Any], *values: Array, size: Any = None) -> None:
         if self.device == "gpu":

@@ -181,7 +181,7 @@ OPERATORS_OF = {
 """The operators of each primitive; "normalize" computes float64 with arithmetic."""
 
 
-OF_FLOATS = {"add", "color", "blend", "remap"}
+OF_FLOATS = {"add_noise", "color", "blend", "elastic"}
 """Primitives that compute float16 in float32 themselves, whatever their operators take."""
 
 
