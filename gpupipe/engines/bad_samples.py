@@ -32,10 +32,6 @@ from gpupipe.runtime.failures import machine_errors
 from gpupipe.runtime.files import cache_dir
 from gpupipe.sampling.sampler import Plan
 
-_LOST_STEP = (
-    "every sample of a batch was skipped, and this rank would have fewer steps than the "
-    "others: make loader.batch_size larger"
-)
 _END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "JPEG 2000": b"\xff\xd9"}
 _TAIL_BYTES = 64
 _UNINFORMATIVE = (
@@ -62,8 +58,7 @@ class Quarantine:
         reasons: Why each bad sample was skipped, by its row in the index.
         refusal: The error that ended `iter_good_plans` early, or None. The engine raises it after
             it has delivered all earlier batches.
-        file: The JSON lines file that lists the samples. By default it is in the cache folder, and
-            has the fingerprint of the index as its name.
+        file: The JSON lines file that lists the samples; by default in the cache folder.
     """
 
     settings = frozenset({"on_error", "max_bad", "quarantine"})
@@ -96,21 +91,20 @@ class Quarantine:
         for plan in plans:
             try:
                 self._add_faults(plan)
+                good = self.drop_bad(plan)
+                if not len(good.ids):
+                    self.refuse_to_lose_a_step()
             except GpupipeError as e:
                 self.refusal = e
                 return
-            good = self.drop_bad(plan)
             if len(good.ids):
                 has_samples = True
                 yield good
-            elif self._job.loader.shard.world_size > 1:
-                self.refusal = EngineError(_LOST_STEP)
             elif plan.last and not has_samples:
                 self.refusal = TooManyBadError(
                     f"every sample of epoch {plan.epoch} is one that was skipped before: "
                     f"see {self.file}"
                 )
-            if self.refusal is not None:
                 return
             has_samples = has_samples and not plan.last
 
@@ -127,7 +121,10 @@ class Quarantine:
         Otherwise the other ranks would run more steps than this rank.
         """
         if self._job.loader.shard.world_size > 1:
-            raise EngineError(_LOST_STEP)
+            raise EngineError(
+                "every sample of a batch was skipped, and this rank would have fewer steps than "
+                "the others: make loader.batch_size larger"
+            )
 
     def add(self, id: int, reason: str) -> None:
         """Skip a sample from now on, and list it in `file`.
@@ -203,9 +200,7 @@ class QuarantiningEngine(Engine, abstract=True):
         return self._deliver_good(plans, self._batches)
 
     def _deliver_good(
-        self,
-        plans: Iterator[Plan],
-        run: Callable[[Iterator[Plan]], Iterator[tuple[Plan, Batch]]],
+        self, plans: Iterator[Plan], run: Callable[[Iterator[Plan]], Iterator[tuple[Plan, Batch]]]
     ) -> Generator[tuple[Plan, Batch], None, None]:
         """Yield what `run` yields for the plans without the samples that are known to be bad."""
         with machine_errors():
