@@ -22,7 +22,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import harness
 import measuring
@@ -46,7 +46,7 @@ def main() -> None:
         return
     names = [name for name in PEERS if importlib.util.find_spec(PEERS[name].module)]
     for name in names:
-        PEERS[name].prepare(arguments)
+        prepare(name, arguments)
     shared = harness.passed_on(arguments, "seconds", "images")
 
     def run(name: str) -> dict[str, Any]:
@@ -75,8 +75,9 @@ def _find_version(package: str) -> str:
 def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What measuring.measure returns."""
     torch.set_num_threads(1)
+    folder, paths = get_folder(name, arguments), _list_photographs(arguments)
     build = PEERS[name].build
-    return measuring.measure(lambda: build(arguments), _count, arguments.seconds, _WARM_SECONDS)
+    return measuring.measure(lambda: build(folder, paths), _count, arguments.seconds, _WARM_SECONDS)
 
 
 def _count(batch: Any) -> int:
@@ -97,34 +98,45 @@ def transform(content: bytes) -> torch.Tensor:
     return result
 
 
+def get_folder(name: str, arguments: argparse.Namespace) -> Path:
+    """Return the folder of the data in a peer's own format."""
+    return Path(arguments.data / f"peers-{name}-{arguments.images}")
+
+
 def _list_photographs(arguments: argparse.Namespace) -> list[Path]:
     return sorted(photos.imagenet_like(arguments.data, arguments.images).glob("*/*.jpg"))
 
 
-def _folder(arguments: argparse.Namespace, name: str) -> Path:
-    folder: Path = arguments.data / f"peers-{name}-{arguments.images}"
-    return folder
+def prepare(name: str, arguments: argparse.Namespace) -> None:
+    """Convert the photographs to a peer's own format, if they are not yet."""
+    folder, paths = get_folder(name, arguments), _list_photographs(arguments)
+    if not folder.exists():
+        PEERS[name].convert(folder, paths)
 
 
-def _load(dataset: Any, **options: Any) -> Any:
-    return torch.utils.data.DataLoader(
-        dataset,
-        batch_size=_BATCH,
-        num_workers=harness.threads(),
-        persistent_workers=True,
-        **options,
-    )
+def decode_items(base: Any) -> Any:
+    """Return a library's class of data sets, whose items are decoded."""
+
+    class Dataset(base):  # type: ignore[misc]
+        def __getitem__(self, index: Any) -> Any:
+            return transform(super().__getitem__(index)["image"]), 0
+
+    return Dataset
+
+
+def load(dataset: Any, loader: Any = torch.utils.data.DataLoader, **options: Any) -> Any:
+    usual = {"batch_size": _BATCH, "num_workers": harness.threads(), "persistent_workers": True}
+    return loader(dataset, **usual, **options)
 
 
 # --- gpupipe
 
 
-def _build_gpupipe(arguments: argparse.Namespace) -> Any:
+def _build_gpupipe(folder: Path, paths: list[Path]) -> Any:
     import gpupipe
 
-    root = photos.imagenet_like(arguments.data, arguments.images)
     steps = ["decode", {"random_resized_crop": {"size": _SIZE}}, "random_horizontal_flip"]
-    config = {"data": {"source": "folder", "root": str(root)}, "pipeline": steps}
+    config = {"data": {"source": "folder", "root": str(paths[0].parents[1])}, "pipeline": steps}
     return gpupipe.load(config, batch_size=_BATCH, device="cpu", engine="cpu")
 
 
@@ -142,8 +154,8 @@ class _Files(torch.utils.data.Dataset[Any]):
         return transform(self._paths[n].read_bytes()), n
 
 
-def _build_torch(arguments: argparse.Namespace) -> Any:
-    return _load(_Files(_list_photographs(arguments)), shuffle=True)
+def _build_torch(folder: Path, paths: list[Path]) -> Any:
+    return load(_Files(paths), shuffle=True)
 
 
 # --- SPDL: threads
@@ -152,17 +164,16 @@ def _build_torch(arguments: argparse.Namespace) -> Any:
 class _Spdl:
     """A pipeline for each pass, since one runs once."""
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, folder: Path, paths: list[Path]) -> None:
         self._paths = paths
 
     def __iter__(self) -> Iterator[Any]:
         from spdl.pipeline import PipelineBuilder
 
         threads = harness.threads()
-        order = [self._paths[n] for n in torch.randperm(len(self._paths)).tolist()]
         pipeline = (
             PipelineBuilder()
-            .add_source(order)
+            .add_source([self._paths[n] for n in torch.randperm(len(self._paths)).tolist()])
             .pipe(lambda path: transform(path.read_bytes()), concurrency=threads)
             .aggregate(_BATCH)
             .pipe(lambda images: (torch.stack(images),))
@@ -173,10 +184,6 @@ class _Spdl:
             yield from pipeline
 
 
-def _build_spdl(arguments: argparse.Namespace) -> Any:
-    return _Spdl(_list_photographs(arguments))
-
-
 # --- LitData
 
 
@@ -184,62 +191,42 @@ def _read(path: str) -> dict[str, Any]:
     return {"image": Path(path).read_bytes(), "label": 0}
 
 
-def _prepare_litdata(arguments: argparse.Namespace) -> None:
+def _convert_litdata(folder: Path, paths: list[Path]) -> None:
     import litdata
 
-    folder = _folder(arguments, "litdata")
-    if not folder.exists():
-        paths = [str(path) for path in _list_photographs(arguments)]
-        litdata.optimize(_read, paths, str(folder), num_workers=1, chunk_bytes="16MB")
+    litdata.optimize(_read, [*map(str, paths)], str(folder), num_workers=1, chunk_bytes="16MB")
 
 
-def _build_litdata(arguments: argparse.Namespace) -> Any:
+def _build_litdata(folder: Path, paths: list[Path]) -> Any:
     import litdata
 
-    class Dataset(litdata.StreamingDataset):  # type: ignore[misc]
-        def __getitem__(self, index: Any) -> Any:
-            return transform(super().__getitem__(index)["image"]), 0
-
-    dataset = Dataset(str(_folder(arguments, "litdata")), shuffle=True)
-    return litdata.StreamingDataLoader(
-        dataset, batch_size=_BATCH, num_workers=harness.threads(), persistent_workers=True
-    )
+    dataset = decode_items(litdata.StreamingDataset)(str(folder), shuffle=True)
+    return load(dataset, litdata.StreamingDataLoader)
 
 
 # --- Streaming
 
 
-def _prepare_streaming(arguments: argparse.Namespace) -> None:
+def _convert_streaming(folder: Path, paths: list[Path]) -> None:
     from streaming import MDSWriter
 
-    folder = _folder(arguments, "streaming")
-    if folder.exists():
-        return
     with MDSWriter(out=str(folder), columns={"image": "bytes"}, size_limit="16mb") as writer:
-        for path in _list_photographs(arguments):
+        for path in paths:
             writer.write({"image": path.read_bytes()})
 
 
-def _build_streaming(arguments: argparse.Namespace) -> Any:
+def _build_streaming(folder: Path, paths: list[Path]) -> Any:
     from streaming import StreamingDataset
 
-    class Dataset(StreamingDataset):  # type: ignore[misc]
-        def __getitem__(self, index: Any) -> Any:
-            return transform(super().__getitem__(index)["image"]), 0
-
-    folder = str(_folder(arguments, "streaming"))
-    return _load(Dataset(local=folder, shuffle=True, batch_size=_BATCH))
+    create = decode_items(StreamingDataset)
+    return load(create(local=str(folder), shuffle=True, batch_size=_BATCH))
 
 
 # --- WebDataset
 
 
-def _prepare_webdataset(arguments: argparse.Namespace) -> None:
-    folder = _folder(arguments, "webdataset")
-    if folder.exists():
-        return
+def _convert_webdataset(folder: Path, paths: list[Path]) -> None:
     folder.mkdir(parents=True)
-    paths = _list_photographs(arguments)
     for first in range(0, len(paths), _ROWS):
         with tarfile.open(folder / f"{first // _ROWS:04}.tar", "w") as archive:
             for n, path in enumerate(paths[first : first + _ROWS], first):
@@ -249,12 +236,12 @@ def _prepare_webdataset(arguments: argparse.Namespace) -> None:
                 archive.addfile(member, io.BytesIO(content))
 
 
-def _build_webdataset(arguments: argparse.Namespace) -> Any:
+def _build_webdataset(folder: Path, paths: list[Path]) -> Any:
     import webdataset
 
-    shards = sorted(map(str, _folder(arguments, "webdataset").glob("*.tar")))
+    shards = sorted(map(str, folder.glob("*.tar")))
     dataset = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(_ROWS)
-    return _load(dataset.to_tuple("jpg").map_tuple(transform))
+    return load(dataset.to_tuple("jpg").map_tuple(transform))
 
 
 # --- Grain
@@ -263,11 +250,11 @@ def _build_webdataset(arguments: argparse.Namespace) -> Any:
 class _Grain:
     """The batches of an endless iterator: its workers start once, and not for each pass."""
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self, folder: Path, paths: list[Path]) -> None:
         import grain
 
         dataset = (
-            grain.MapDataset.source(paths)
+            grain.MapDataset.source([*map(str, paths)])
             .shuffle(seed=0)
             .repeat()
             .map(lambda path: transform(Path(path).read_bytes()).numpy())
@@ -281,23 +268,15 @@ class _Grain:
         return itertools.islice(self._batches, self._count)
 
 
-def _build_grain(arguments: argparse.Namespace) -> Any:
-    return _Grain([str(path) for path in _list_photographs(arguments)])
-
-
 # --- Lance
 
 
-def _prepare_lance(arguments: argparse.Namespace) -> None:
+def _convert_lance(folder: Path, paths: list[Path]) -> None:
     import lance
     import pyarrow as pa
 
-    folder = _folder(arguments, "lance")
-    if not folder.exists():
-        images = [path.read_bytes() for path in _list_photographs(arguments)]
-        lance.write_dataset(
-            pa.table({"image": pa.array(images, pa.binary())}), folder, max_rows_per_file=_ROWS
-        )
+    images = pa.array([path.read_bytes() for path in paths], pa.binary())
+    lance.write_dataset(pa.table({"image": images}), folder, max_rows_per_file=_ROWS)
 
 
 class _Lance(torch.utils.data.Dataset[Any]):
@@ -319,39 +298,29 @@ class _Lance(torch.utils.data.Dataset[Any]):
         return [(transform(image.as_py()), 0) for image in table.column("image")]
 
 
-def _build_lance(arguments: argparse.Namespace) -> Any:
+def _build_lance(folder: Path, paths: list[Path]) -> Any:
     # Lance is not fork-safe, as its pages say.
-    folder = str(_folder(arguments, "lance"))
-    return _load(_Lance(folder), shuffle=True, multiprocessing_context="spawn")
+    return load(_Lance(str(folder)), shuffle=True, multiprocessing_context="spawn")
 
 
-def _prepare_nothing(arguments: argparse.Namespace) -> None:
-    _list_photographs(arguments)
+class Peer(NamedTuple):
+    """A loader: what builds it, and what converts the photographs to a folder of its format."""
 
-
-class Peer:
-    """A loader: its package, its module, what converts the data, and what builds the loader."""
-
-    def __init__(
-        self,
-        package: str,
-        module: str,
-        build: Callable[[argparse.Namespace], Any],
-        prepare: Callable[[argparse.Namespace], None] = _prepare_nothing,
-    ) -> None:
-        self.package, self.module = package, module
-        self.build, self.prepare = build, prepare
+    package: str
+    module: str
+    build: Callable[[Path, list[Path]], Any]
+    convert: Callable[[Path, list[Path]], None] = lambda folder, paths: None
 
 
 PEERS = {
     "gpupipe": Peer("gpupipe", "gpupipe", _build_gpupipe),
     "torch": Peer("torch", "torch", _build_torch),
-    "spdl": Peer("spdl", "spdl", _build_spdl),
-    "litdata": Peer("litdata", "litdata", _build_litdata, _prepare_litdata),
-    "streaming": Peer("mosaicml-streaming", "streaming", _build_streaming, _prepare_streaming),
-    "webdataset": Peer("webdataset", "webdataset", _build_webdataset, _prepare_webdataset),
-    "grain": Peer("grain", "grain", _build_grain),
-    "lance": Peer("pylance", "lance", _build_lance, _prepare_lance),
+    "spdl": Peer("spdl", "spdl", _Spdl),
+    "litdata": Peer("litdata", "litdata", _build_litdata, _convert_litdata),
+    "streaming": Peer("mosaicml-streaming", "streaming", _build_streaming, _convert_streaming),
+    "webdataset": Peer("webdataset", "webdataset", _build_webdataset, _convert_webdataset),
+    "grain": Peer("grain", "grain", _Grain),
+    "lance": Peer("pylance", "lance", _build_lance, _convert_lance),
 }
 
 

@@ -4,9 +4,8 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import harness
 import peers
 import shard_wire
 import torch
@@ -16,17 +15,12 @@ _BATCH, _SIZE = 128, 224
 
 def list_tars(arguments: argparse.Namespace) -> list[Path]:
     """The tars of photographs."""
-    return sorted(_folder(arguments, "webdataset").glob("*.tar"))
-
-
-def _folder(arguments: argparse.Namespace, name: str) -> Path:
-    folder: Path = arguments.data / f"peers-{name}-{arguments.images}"
-    return folder
+    return sorted(peers.get_folder("webdataset", arguments).glob("*.tar"))
 
 
 def list_urls(arguments: argparse.Namespace) -> list[str]:
     """Where the tars are behind the wire."""
-    folder = _folder(arguments, "webdataset").name
+    folder = peers.get_folder("webdataset", arguments).name
     return [f"{shard_wire.URL}/{folder}/{path.name}" for path in list_tars(arguments)]
 
 
@@ -48,7 +42,7 @@ def _iterate_gpupipe(arguments: argparse.Namespace, cache: Path) -> Iterator[int
     """Yield how many samples came so far, after each epoch; once all did, those of each epoch."""
     import gpupipe
 
-    url = f"{shard_wire.URL}/{_folder(arguments, 'webdataset').name}"
+    url = f"{shard_wire.URL}/{peers.get_folder('webdataset', arguments).name}"
     data = {
         "source": "remote",
         "url": url,
@@ -77,15 +71,8 @@ def _iterate_webdataset(arguments: argparse.Namespace, cache: Path) -> Iterator[
 
     urls = [f"pipe:curl -s -L {url}" for url in list_urls(arguments)]
     dataset = webdataset.WebDataset(urls, shardshuffle=len(urls)).shuffle(64)
-    loader = _load(dataset.to_tuple("jpg").map_tuple(peers.transform))
+    loader = peers.load(dataset.to_tuple("jpg").map_tuple(peers.transform))
     return _count_passes(loader, _first_size)
-
-
-def _load(dataset: Any, **options: Any) -> Any:
-    workers = harness.threads()
-    return torch.utils.data.DataLoader(
-        dataset, batch_size=_BATCH, num_workers=workers, persistent_workers=True, **options
-    )
 
 
 # --- Streaming, from nginx as if it were S3: an object is a path
@@ -106,17 +93,15 @@ def _iterate_streaming(arguments: argparse.Namespace, cache: Path) -> Iterator[i
     _set_credentials()
     from streaming import StreamingDataset
 
-    class Dataset(StreamingDataset):  # type: ignore[misc]
-        def __getitem__(self, index: Any) -> Any:
-            return peers.transform(super().__getitem__(index)["image"]), 0
-
-    remote = f"s3://{_folder(arguments, 'streaming').name}"
-    dataset = Dataset(remote=remote, local=str(cache / "local"), shuffle=True, batch_size=_BATCH)
+    remote = f"s3://{peers.get_folder('streaming', arguments).name}"
+    dataset = peers.decode_items(StreamingDataset)(
+        remote=remote, local=str(cache / "local"), shuffle=True, batch_size=_BATCH
+    )
     # The client that fetched the index has an open connection. Workers that are forks would all
     # read from it, and take parts of each other's answers for their own.
     for stream in dataset.streams:
         stream._downloader.clean_up()
-    return _count_passes(_load(dataset), _first_size)
+    return _count_passes(peers.load(dataset), _first_size)
 
 
 # --- LitData
@@ -130,20 +115,13 @@ def _iterate_litdata(arguments: argparse.Namespace, cache: Path) -> Iterator[int
     # Its client refuses http:// otherwise, which only a server on the own machine has.
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
 
-    class Dataset(litdata.StreamingDataset):  # type: ignore[misc]
-        def __getitem__(self, index: Any) -> Any:
-            return peers.transform(super().__getitem__(index)["image"]), 0
-
-    dataset = Dataset(
-        f"s3://{_folder(arguments, 'litdata').name}",
+    dataset = peers.decode_items(litdata.StreamingDataset)(
+        f"s3://{peers.get_folder('litdata', arguments).name}",
         cache_dir=str(cache / "chunks"),
         shuffle=True,
         storage_options={"endpoint_url": shard_wire.URL},
     )
-    loader = litdata.StreamingDataLoader(
-        dataset, batch_size=_BATCH, num_workers=harness.threads(), persistent_workers=True
-    )
-    return _count_passes(loader, _first_size)
+    return _count_passes(peers.load(dataset, litdata.StreamingDataLoader), _first_size)
 
 
 # --- Hugging Face datasets
@@ -165,26 +143,21 @@ def _iterate_datasets(arguments: argparse.Namespace, cache: Path) -> Iterator[in
     def collate(batch: list[Any]) -> tuple[torch.Tensor]:
         return (torch.stack([_transform_row(row)[0] for row in batch]),)
 
-    return _count_passes(_load(rows, collate_fn=collate), _first_size)
+    return _count_passes(peers.load(rows, collate_fn=collate), _first_size)
 
 
-class Contestant:
-    """A loader: its module, what iterates over it, and what converts the data."""
+class Contestant(NamedTuple):
+    """A loader: its module, what iterates over it, and the peer whose format it reads."""
 
-    def __init__(
-        self,
-        module: str,
-        iterate: Callable[[argparse.Namespace, Path], Iterator[int]],
-        prepare: Callable[[argparse.Namespace], None],
-    ) -> None:
-        self.module, self.iterate, self.prepare = module, iterate, prepare
+    module: str
+    iterate: Callable[[argparse.Namespace, Path], Iterator[int]]
+    peer: str
 
 
-_TARS, _MDS, _CHUNKS = (peers.PEERS[n].prepare for n in ("webdataset", "streaming", "litdata"))
 CONTESTANTS = {
-    "gpupipe": Contestant("gpupipe", _iterate_gpupipe, _TARS),
-    "webdataset": Contestant("webdataset", _iterate_webdataset, _TARS),
-    "streaming": Contestant("streaming", _iterate_streaming, _MDS),
-    "litdata": Contestant("litdata", _iterate_litdata, _CHUNKS),
-    "datasets": Contestant("datasets", _iterate_datasets, _TARS),
+    "gpupipe": Contestant("gpupipe", _iterate_gpupipe, "webdataset"),
+    "webdataset": Contestant("webdataset", _iterate_webdataset, "webdataset"),
+    "streaming": Contestant("streaming", _iterate_streaming, "streaming"),
+    "litdata": Contestant("litdata", _iterate_litdata, "litdata"),
+    "datasets": Contestant("datasets", _iterate_datasets, "webdataset"),
 }

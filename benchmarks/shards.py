@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import peers
 import round_statistics
 import shard_wire
 import torch
@@ -64,7 +65,7 @@ def main() -> None:
     compileall.compile_dir(harness.REPOSITORY / "gpupipe", quiet=1)
     names = [name for name in CONTESTANTS if importlib.util.find_spec(CONTESTANTS[name].module)]
     for name in names:
-        CONTESTANTS[name].prepare(arguments)
+        peers.prepare(CONTESTANTS[name].peer, arguments)
     shared = harness.passed_on(arguments, "images", "wire", "seconds")
     failed: dict[str, str] = {}
 

@@ -53,22 +53,11 @@ _NO_CHANGE: dict[str, Any] = {
     "hue": (0.0, 0.0),
 }
 RENAMED = {
-    "brightness": "brightness_range",
-    "contrast": "contrast_range",
-    "saturation": "saturation_range",
-    "hue": "hue_range",
-    "limit": "angle_range",
-    "brightness_limit": "brightness_range",
-    "contrast_limit": "contrast_range",
-    "hue_shift_limit": "hue_shift_range",
-    "sat_shift_limit": "sat_shift_range",
-    "val_shift_limit": "val_shift_range",
-    "blur_limit": "blur_range",
-    "sigma_limit": "sigma_range",
-    "gamma_limit": "gamma_range",
-    "alpha": "alpha_range",
-    "lightness": "lightness_range",
-}
+    name: f"{name.removesuffix('_limit')}_range"
+    for name in """brightness contrast saturation hue brightness_limit contrast_limit
+    hue_shift_limit sat_shift_limit val_shift_limit blur_limit sigma_limit gamma_limit alpha
+    lightness""".split()
+} | {"limit": "angle_range"}
 """AlbumentationsX's names of arguments that Albumentations 2.0.8 calls otherwise."""
 
 
