@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import gpupipe
@@ -24,7 +23,7 @@ from helpers.cached_loading import Config, complete, ids, load
 from helpers.faulty_store import serve
 from helpers.full_product import IS_FULL
 from helpers.loaders import ENGINES
-from helpers.stored_shards import NAMES, PATTERN, cached, write_tar
+from helpers.stored_shards import NAMES, PATTERN, cached
 
 WORKERS = [*ENGINES[:2], {"engine": "dataloader", "workers": 2}]
 COUNTS = dict(zip(NAMES, (7, 9, 9, 11, 12, 12), strict=True))
@@ -262,32 +261,6 @@ def test_a_shard_that_is_broken_in_the_store_is_a_broken_sample(
     with load(config, **options, on_error="skip", max_bad=0.1) as loader:
         loader.load_state_dict(state)
         assert sorted(ids(loader)) == rest
-
-
-def test_values_and_arrays_come_with_their_shards(config: Config, tmp_path: Path) -> None:
-    import io
-
-    root = tmp_path / "arrays"
-    for shard in range(3):
-        samples = []
-        for n in range(4):
-            buffer = io.BytesIO()
-            np.save(buffer, np.full((2, 3 + shard, 5), 10 * shard + n, np.float32))
-            samples.append({"npy": buffer.getvalue(), "json": json.dumps({"v": shard}).encode()})
-        write_tar(root / f"{shard}.tar", samples)
-    made = config(
-        url=f"file://{root}", shards="*.tar", label=None, epoch="full", values={"v": "json:v"}
-    )
-    made["data"]["fields"] = {"x": {"member": "npy", "dtype": "float32", "shape": [2, 3, 5]}}
-    made["pipeline"] = [{"normalize": {"mean": [0.0, 0.0], "std": [1.0, 1.0]}}]
-    said = r"[12].tar: .*s/00000.*.npy: an array of shape \[2, [45], 5\]"
-    with load(made, engine="cpu") as loader, pytest.raises(gpupipe.SampleError, match=said):
-        list(loader)
-    with load(made, engine="cpu", on_error="skip", max_bad=0.9) as loader:
-        for batch in loader:
-            assert batch["x"].shape[1:] == (2, 3, 5)
-            assert (batch["x"][:, 0, 0, 0].long() == (batch["id"] & 0xFFFF)).all()
-            assert (batch["v"] == 0).all()
 
 
 def test_a_cache_that_is_too_small_is_refused(settings: Any) -> None:

@@ -1,14 +1,18 @@
 """The samples of the shards in use: their ids, rows and places."""
 
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import gpupipe
 from gpupipe.cache.stored_fill import name_of
 from gpupipe.cache.stored_samples import SampleTable
-from helpers.stored_shards import PATTERN
+from helpers.cached_loading import Config, load
+from helpers.stored_shards import PATTERN, write_tar
 
 
 @pytest.fixture
@@ -51,3 +55,27 @@ def test_a_broken_shard_has_one_sample_that_cannot_be_read(table: SampleTable, t
     table.load([], [1])
     assert table.snapshot.ids.tolist() == [1 << 32]
     assert table.locate((2 << 32) + 7) == f"file://{tars}/a/004.tar:7"
+
+
+def test_values_and_arrays_come_with_their_shards(config: Config, tmp_path: Path) -> None:
+    root = tmp_path / "arrays"
+    for shard in range(3):
+        samples = []
+        for n in range(4):
+            buffer = io.BytesIO()
+            np.save(buffer, np.full((2, 3 + shard, 5), 10 * shard + n, np.float32))
+            samples.append({"npy": buffer.getvalue(), "json": json.dumps({"v": shard}).encode()})
+        write_tar(root / f"{shard}.tar", samples)
+    made = config(
+        url=f"file://{root}", shards="*.tar", label=None, epoch="full", values={"v": "json:v"}
+    )
+    made["data"]["fields"] = {"x": {"member": "npy", "dtype": "float32", "shape": [2, 3, 5]}}
+    made["pipeline"] = [{"normalize": {"mean": [0.0, 0.0], "std": [1.0, 1.0]}}]
+    said = r"[12].tar: .*s/00000.*.npy: an array of shape \[2, [45], 5\]"
+    with load(made, engine="cpu") as loader, pytest.raises(gpupipe.SampleError, match=said):
+        list(loader)
+    with load(made, engine="cpu", on_error="skip", max_bad=0.9) as loader:
+        for batch in loader:
+            assert batch["x"].shape[1:] == (2, 3, 5)
+            assert (batch["x"][:, 0, 0, 0].long() == (batch["id"] & 0xFFFF)).all()
+            assert (batch["v"] == 0).all()
