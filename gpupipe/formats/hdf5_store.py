@@ -132,18 +132,15 @@ class Hdf5Store(ArrayStore):
             return self._locate_contiguous(array, ChunkGrid(dtype.str, shape, shape, (), fill))
         chunk = (*map(int, array.chunks), *shape[len(array.chunks) :])
         grid = ChunkGrid(dtype.str, shape, chunk, _read_codecs(plist), fill)
-        self._check(grid)
-        return grid, self._find_chunks(array, grid)
-
-    def _check(self, grid: ChunkGrid) -> None:
         grid.check(self.max_rows)
+        return grid, self._find_chunks(array, grid)
 
     def _locate_contiguous(self, array: Any, grid: ChunkGrid) -> tuple[ChunkGrid, ChunkPlaces]:
         """Return the numbers as one chunk; as a chunk for each row if they are not as in memory."""
         shape, offset = grid.shape, array.id.get_offset()
         if not shape or not all(shape):
             empty = ChunkGrid(grid.dtype, shape, tuple(n or 1 for n in shape), (), grid.fill)
-            self._check(empty)
+            empty.check(self.max_rows)
             return empty, ChunkPlaces.make_missing(empty.num_chunks)
         size = math.prod(shape) * grid.stored.itemsize
         if offset is not None and offset + size > self._size:
@@ -151,7 +148,7 @@ class Hdf5Store(ArrayStore):
             raise DamagedError(f"cut off: {lacking:,} of its {size:,} bytes are missing")
         if offset is None or not grid.is_plain:
             grid = ChunkGrid(grid.dtype, shape, (1, *shape[1:]), (), grid.fill)
-        self._check(grid)
+        grid.check(self.max_rows)
         places = ChunkPlaces.make_missing(grid.num_chunks)
         if offset is not None:
             places.offset[:] = offset + np.arange(grid.num_chunks) * grid.chunk_bytes

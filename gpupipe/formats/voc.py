@@ -29,14 +29,12 @@ class VocImage:
         boxes: xmin, ymin, xmax and ymax as the file has them, float64 (M, 4): VOC's pixels begin at
             1, and those at both ends belong to the object.
         is_difficult: Whether an object is marked as difficult to recognise, bool (M,).
-        is_truncated: Whether an object goes on outside of its box, bool (M,).
     """
 
     size: tuple[int, int]
     names: list[str]
     boxes: NDArray[np.float64]
     is_difficult: NDArray[np.bool_]
-    is_truncated: NDArray[np.bool_]
 
 
 class _Builder(ElementTree.TreeBuilder):
@@ -68,10 +66,7 @@ def parse_voc(content: bytes) -> VocImage:
         np.array(
             [_read_box(entry, f"object {n}") for n, entry in enumerate(objects, 1)], np.float64
         ).reshape(-1, 4),
-        *(
-            np.array([_read_flag(entry, tag, n) for n, entry in enumerate(objects, 1)], bool)
-            for tag in ("difficult", "truncated")
-        ),
+        np.array([_is_difficult(entry, f"object {n}") for n, entry in enumerate(objects, 1)], bool),
     )
 
 
@@ -92,11 +87,8 @@ def _read_box(entry: ElementTree.Element, where: str) -> list[float]:
     return [_read_number(box, tag, where) for tag in _CORNERS]
 
 
-def _read_flag(entry: ElementTree.Element, tag: str, number: int) -> bool:
-    flag = entry.find(tag)
-    return (
-        flag is not None and bool(flag.text) and _read_number(entry, tag, f"object {number}") != 0
-    )
+def _is_difficult(entry: ElementTree.Element, where: str) -> bool:
+    return bool(entry.findtext("difficult")) and _read_number(entry, "difficult", where) != 0
 
 
 def _read_number(entry: ElementTree.Element, tag: str, where: str) -> float:

@@ -30,7 +30,7 @@ VOC_CLASSES = (
 _FILES_PER_TASK = 64
 _FIRST_PIXEL = (1.0, 1.0, 0.0, 0.0)
 """What to subtract from VOC's corners, to count from 0 to the far edge of the last pixel."""
-_UNREAD = VocImage((0, 0), [], np.empty((0, 4)), np.empty(0, bool), np.empty(0, bool))
+_UNREAD = VocImage((0, 0), [], np.empty((0, 4)), np.empty(0, bool))
 
 
 class Voc(FileSource):

@@ -17,7 +17,6 @@ def test_objects_are_read_and_their_parts_are_not() -> None:
     assert image.names == ["dog", "cat"]
     assert image.boxes.tolist() == [[8, 6.5, 30, 20], [1, 1, 60, 40]]
     assert image.is_difficult.tolist() == [True, False]
-    assert image.is_truncated.tolist() == [False, False]
 
 
 def test_an_image_may_have_no_objects_and_no_size() -> None:
