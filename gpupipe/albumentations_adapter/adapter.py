@@ -132,6 +132,9 @@ class _Conversion:
         self.called: list[str] = []
         self.problems: list[Problem] = []
 
+    def _add_problem(self, where: str, what: str) -> None:
+        self.problems.append(Problem(where, what))
+
     def decode(self, mode: str) -> list[_Part]:
         """Return the first steps, which decode the image and the masks."""
         if not self._masks:
@@ -185,12 +188,10 @@ class _Conversion:
         parts = []
         if getattr(transform, "additional_targets", {}):
             names = ", ".join(transform.additional_targets)
-            self.problems.append(
-                Problem(
-                    "additional_targets",
-                    f"{names}: name the fields of masks in from_albumentations(masks=...), and "
-                    "write 'on: [image, ...]' beside the steps for more images",
-                )
+            self._add_problem(
+                "additional_targets",
+                f"{names}: name the fields of masks in from_albumentations(masks=...), and "
+                "write 'on: [image, ...]' beside the steps for more images",
             )
         if boxes := processors.get("bboxes"):
             self.annotations["boxes"] = Spec.of_boxes()
@@ -204,21 +205,17 @@ class _Conversion:
     def _sanitize(self, params: Any) -> _Part:
         for name in ("min_visibility", "max_accept_ratio"):
             if getattr(params, name):
-                self.problems.append(
-                    Problem(
-                        "bbox_params",
-                        f"{name} is {getattr(params, name):g}, and no step drops boxes by it: "
-                        "leave it out, or write min_area or min_width",
-                    )
+                self._add_problem(
+                    "bbox_params",
+                    f"{name} is {getattr(params, name):g}, and no step drops boxes by it: "
+                    "leave it out, or write min_area or min_width",
                 )
         size = max(params.min_width, params.min_height, 1.0)
         if params.min_width != params.min_height:
-            self.problems.append(
-                Problem(
-                    "bbox_params",
-                    f"min_width is {params.min_width:g} and min_height {params.min_height:g}, and "
-                    "the step has one smallest side: write the same number for both",
-                )
+            self._add_problem(
+                "bbox_params",
+                f"min_width is {params.min_width:g} and min_height {params.min_height:g}, and "
+                "the step has one smallest side: write the same number for both",
             )
         parameters = {"min_size": size, "min_area": max(params.min_area, 1.0)}
         return _Part(make_item("sanitize_bounding_boxes", parameters, None), "bbox_params")
@@ -272,31 +269,25 @@ class _Conversion:
         """Return a step `python` that calls a transform, which draws by itself whether it runs."""
         moves = not _changes_values_alone(transform)
         if moves and self._masks:
-            self.problems.append(
-                Problem(
-                    where,
-                    "it moves pixels, no step equals it, and masks cannot follow a function: "
-                    "leave it out, or take one of docs/tutorials/from_albumentations.md",
-                )
+            self._add_problem(
+                where,
+                "it moves pixels, no step equals it, and masks cannot follow a function: "
+                "leave it out, or take one of docs/tutorials/from_albumentations.md",
             )
         if _calls_functions(transform):
-            self.problems.append(
-                Problem(
-                    where,
-                    "a Lambda calls a function of your code: write the step 'python: {call: "
-                    '"my_module:my_function"}\' in its place (docs/howto/function.md)',
-                )
+            self._add_problem(
+                where,
+                "a Lambda calls a function of your code: write the step 'python: {call: "
+                '"my_module:my_function"}\' in its place (docs/howto/function.md)',
             )
             return []
         try:
             description = to_plain_types(transform.to_dict()["transform"])
         except (NotImplementedError, ValueError, TypeError) as e:
-            self.problems.append(
-                Problem(
-                    where,
-                    f"Albumentations cannot write it down, {e}: call its function by a step "
-                    "'python' (docs/howto/function.md)",
-                )
+            self._add_problem(
+                where,
+                f"Albumentations cannot write it down, {e}: call its function by a step "
+                "'python' (docs/howto/function.md)",
             )
             return []
         self.called.append(where)
