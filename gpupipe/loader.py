@@ -133,18 +133,19 @@ class Loader:
         self.config, self.index = parts.config, parts.index
         self.sampler, self.engine = parts.sampler, parts.engine
         config = parts.config
-        self.mixer = BatchMixer(config.batch, config.loader.seed, parts.index.classes)
         self.threads = count_threads(parts.config.loader)
         self.as_tuple = config.loader.format == "tuple" and config.loader.collate is None
         with locate_errors(config, "loader"):
             self._format = BatchFormat(config, parts.index.classes)
         self._population = parts.population
         self._locate_errors = partial(locate_errors, config, "data")
-        engine, stage, start_run = parts.engine, self.mixer.stage, None
+        engine, stage, index, start_run = parts.engine, config.batch, parts.index, None
         can_mix = bool(stage.entries) and stage.is_thread_safe and engine.device == "cpu"
-        if can_mix and isinstance(engine, MixesBatches):
+        self._gets_mixed = can_mix and isinstance(engine, MixesBatches)
+        on_engine = index if self._gets_mixed and index.has_labels else None
+        self.mixer = BatchMixer(stage, config.loader.seed, index.classes, on_engine)
+        if self._gets_mixed and isinstance(engine, MixesBatches):
             start_run = partial(engine.mixed_batches, mix=self.mixer.mix_planned)
-        self._gets_mixed = start_run is not None
         self._life_cycle = LifeCycle(
             engine, parts.sampler, parts.population, start_run, self._locate_errors
         )

@@ -15,8 +15,8 @@ to the rule that the same seed, epoch and sample have the same draws everywhere.
 run with the same batch size and number of ranks delivers the same batches, bit for bit.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -26,6 +26,7 @@ from gpupipe.errors import did_you_mean
 from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, check_nested
 from gpupipe.pipeline.step import BaseStep, Params, StepIncompatibleError
 from gpupipe.pipeline.step_registry import STEPS
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.registry import BATCH_STEP_GROUP, Registry
 from gpupipe.schema.field_types import WHOLE
 
@@ -36,7 +37,23 @@ Images = Mapping[str, "Tensor"]
 """Fields of a batch by name: images are (B, C, H, W). For other arrays, see `BatchStep.torch`."""
 MixedBatch = tuple[dict[str, "Tensor"], "Tensor"]
 """The fields and the soft labels that a step returns."""
+Sizes = Mapping[str, tuple[int, ...]]
+"""[height, width] of the images of each field, or the last two axes of other arrays."""
 NumClasses = Annotated[int, Field(ge=1, le=MAX_CLASSES), WHOLE]
+
+
+class Mixing(NamedTuple):
+    """What a step does to one batch.
+
+    Attributes:
+        images: Returns the new values of a field (B, ...), in memory that the second argument
+            allocates, or in new memory; None leaves all fields alone.
+        labels: Returns the new soft labels. It computes each class in the same way, from the shares
+            of this class alone. None leaves them alone.
+    """
+
+    images: "Callable[[Tensor, BatchMemory | None], Tensor] | None" = None
+    labels: "Callable[[Tensor], Tensor] | None" = None
 
 
 class BatchStep(BaseStep):
@@ -106,7 +123,35 @@ class BatchStep(BaseStep):
             StepIncompatibleError: If the step cannot process this batch. The message says why and
                 what to write instead.
         """
+        sizes = {name: tuple(image.shape[-2:]) for name, image in images.items()}
+        mixing = self.prepare(sizes, labels.shape[1], p)
+        # The labels first, before the images take the caches.
+        soft = labels if mixing.labels is None else mixing.labels(labels)
+        if mixing.images is None:
+            return dict(images), soft
+        memory = p.get("memory")
+        return {name: mixing.images(image, memory) for name, image in images.items()}, soft
+
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+        """Return what the step does to a batch that is not there yet.
+
+        A step that treats fields and labels apart defines this method in place of `torch`. Then
+        several batches may be prepared at once, which takes less time.
+
+        Args:
+            sizes: The sizes of the fields that the step works on.
+            num_classes: The width of the soft labels.
+            p: The parameters of `torch`, without "memory".
+
+        Raises:
+            StepIncompatibleError: If the step cannot process these sizes.
+        """
         raise NotImplementedError
+
+    @property
+    def can_prepare(self) -> bool:
+        """Whether the step defines `prepare` in place of `torch`."""
+        return type(self).torch is BatchStep.torch
 
 
 class NestedBatchStep(BaseNestedStep):
@@ -140,6 +185,11 @@ class BatchContainer(BaseContainer, BatchStep):
     def is_thread_safe(self) -> bool:  # type: ignore[override]
         """Whether all of the steps may run on several threads at once."""
         return all(nested.step.is_thread_safe for nested in self.transforms)
+
+    @property
+    def can_prepare(self) -> bool:
+        """Whether all of the steps define `prepare` in place of `torch`."""
+        return all(nested.step.can_prepare for nested in self.transforms)
 
     def list_num_classes(self) -> list[int]:
         nested = [n for inner in self.transforms for n in inner.step.list_num_classes()]

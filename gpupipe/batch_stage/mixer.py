@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.batch_stage.batch_step import Sizes
+from gpupipe.batch_stage.preparation import PreparedBatch, prepare_batches
+from gpupipe.batch_stage.soft_labels import to_soft_labels
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
+from gpupipe.dataset.index import Index
 from gpupipe.errors import ConfigError, ShapeError, counted
 from gpupipe.pipeline.step import Params, StepIncompatibleError
 from gpupipe.pipeline.tensors import from_steps, to_steps
@@ -34,14 +39,17 @@ class BatchMixer:
         stage: The steps.
         seed: The loader's seed.
         classes: The names of the classes.
+        index: The samples, if each batch is on the CPU and has the index's labels; otherwise None.
 
     Attributes:
         stage: The steps.
         num_classes: The width of the soft labels.
     """
 
-    def __init__(self, stage: BatchStage, seed: int, classes: Sequence[str]) -> None:
-        self.stage, self._seed = stage, seed
+    def __init__(
+        self, stage: BatchStage, seed: int, classes: Sequence[str], index: Index | None = None
+    ) -> None:
+        self.stage, self._seed, self._index = stage, seed, index
         self.num_classes = stage.num_classes or len(classes)
         self._uses_labels = stage.uses_labels
         self._memory = BatchMemory(_SPARE * len(stage.main))
@@ -85,19 +93,38 @@ class BatchMixer:
         """
         if not self.stage.entries:
             return batch
-        mixed = dict(batch)
-        if self._uses_labels:
-            mixed["label"] = self._soften(batch["label"])
         stage = self.stage.at_epoch(epoch)
 
         def draw(every: Siblings) -> list[list[dict[str, Any]]]:
             return stage.draw(self._seed, epoch, every.batches)
 
-        drawn = siblings and siblings.take(number, self, "", draw)
         memory = self._memory if memory is None else memory
+        if siblings is not None and self._index is not None and self._uses_labels:
+            sizes = _find_sizes(stage, batch)
+            prepare = partial(self._prepare, stage, self._index, sizes, draw)
+            prepared = siblings.take(number, self, "prepared", prepare)
+            if prepared is not None and prepared.sizes == sizes:
+                return _mix_prepared(stage, prepared, batch, memory)
+        mixed = dict(batch)
+        if self._uses_labels:
+            mixed["label"] = self._soften(batch["label"])
+        drawn = siblings and siblings.take(number, self, "", draw)
         for entry, parameters in zip(stage.entries, drawn or draw(Siblings([ids]))[0], strict=True):
             mixed |= _run(entry, {"memory": memory, **parameters}, mixed)
         return mixed
+
+    def _prepare(
+        self,
+        stage: BatchStage,
+        index: Index,
+        sizes: Sizes,
+        draw: Callable[[Siblings], Sequence[Sequence[Params]]],
+        siblings: Siblings,
+    ) -> Sequence[PreparedBatch | None]:
+        """Prepare the stage for several plans; see `prepare_batches`."""
+        resolved = [index.resolve(ids) for ids in siblings.batches]
+        labels = [of_arrays.labels[rows] for of_arrays, rows in resolved]
+        return prepare_batches(stage, draw(siblings), sizes, labels, self.num_classes)
 
     def _soften(self, labels: Tensor) -> Tensor:
         """Return soft labels. Raise ShapeError if a label is no class.
@@ -113,26 +140,30 @@ class BatchMixer:
             ) from None
 
 
-def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
-    """Convert class numbers (B,) to one-hot labels, float32 (B, num_classes), on their device.
+def _find_sizes(stage: BatchStage, batch: dict[str, Tensor]) -> Sizes:
+    """Return the last two axes of each field that a step works on, in the order of steps."""
+    layouts: dict[str, str] = {}
+    for entry in stage.entries:
+        layouts |= entry.batch_layouts
+    return {name: tuple(to_steps(batch[name], at).shape[-2:]) for name, at in layouts.items()}
 
-    Raises:
-        IndexError: A label is not below `num_classes`, or is negative. Its text is the label.
-            Labels on a GPU are not checked: the check would wait for the GPU.
-    """
-    import torch
 
-    if labels.is_cpu:  # NumPy has less overhead than torch
-        numbers = labels.numpy().astype(np.int64, copy=False)
-        # As unsigned numbers, those below 0 are the largest.
-        largest = numbers.item(numbers.view(np.uint64).argmax()) if len(numbers) else 0
-        if not 0 <= largest < num_classes:
-            raise IndexError(str(largest))
-        array = np.zeros((len(numbers), num_classes), np.float32)
-        array.put(numbers + np.arange(0, array.size, num_classes), 1.0)
-        return torch.from_numpy(array)
-    rows = torch.zeros(len(labels), num_classes, device=labels.device)
-    return rows.scatter_(1, labels.long().unsqueeze(1), 1.0)
+def _mix_prepared(
+    stage: BatchStage, prepared: PreparedBatch, batch: dict[str, Tensor], memory: BatchMemory
+) -> dict[str, Tensor]:
+    """Return a mixed batch; see `BatchMixer.mix`."""
+    mixed = batch | {"label": prepared.labels}
+    for entry, mixing in zip(stage.entries, prepared.mixings, strict=True):
+        if mixing.images is None:
+            continue
+        for name, layout in entry.batch_layouts.items():
+            try:
+                image = mixing.images(to_steps(mixed[name], layout), memory)
+            except Exception:  # a context manager around each call takes longer than some steps
+                with entry.blame("torch()"):
+                    raise
+            mixed[name] = from_steps(image, layout)
+    return mixed
 
 
 def _run(entry: BatchEntry, parameters: Params, batch: dict[str, Tensor]) -> dict[str, Tensor]:

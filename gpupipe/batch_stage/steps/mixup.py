@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch
+from gpupipe.batch_stage.batch_step import BatchStep, Mixing, Sizes
 from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.runtime.batch_memory import BatchMemory
@@ -62,10 +63,9 @@ class Mixup(BatchStep):
         """
         return {"lam": symmetric_beta(u, self.alpha)}
 
-    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
-        lam, shift, memory = float(p["lam"]), p["shift"], p.get("memory")
-        soft = mix_with_earlier(labels, lam, shift)  # before the images take the caches
-        return {n: mix_with_earlier(x, lam, shift, memory) for n, x in images.items()}, soft
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+        mix = partial(mix_with_earlier, float(p["lam"]), p["shift"])
+        return Mixing(mix, mix)
 
 
 class Cutmix(BatchStep):
@@ -108,14 +108,14 @@ class Cutmix(BatchStep):
         """
         return {"lam": symmetric_beta(u[:, :2], self.alpha), "x": u[:, 2], "y": u[:, 3]}
 
-    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
-        sizes = {name: tuple(image.shape[-2:]) for name, image in images.items()}
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
         _check_sizes(sizes)
         height, width = next(iter(sizes.values()))
-        box, lam = find_box(height, width, p)
-        shift, memory = p["shift"], p.get("memory")
-        soft = mix_with_earlier(labels, lam, shift)
-        return {n: paste_from_earlier(x, box, shift, memory) for n, x in images.items()}, soft
+        box, outside = find_box(height, width, p)
+        shift = p["shift"]
+        return Mixing(
+            partial(paste_from_earlier, box, shift), partial(mix_with_earlier, outside, shift)
+        )
 
 
 class OneHot(BatchStep):
@@ -135,15 +135,19 @@ class OneHot(BatchStep):
 
     is_thread_safe = True
 
-    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
-        import torch
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+        if not self.label_smoothing:
+            return Mixing()
+        return Mixing(labels=partial(_smooth, self.label_smoothing, num_classes))
 
-        if self.label_smoothing:
-            rest, kept = self.label_smoothing / labels.shape[1], 1.0 - self.label_smoothing
-            if labels.is_cpu:  # NumPy has less overhead than torch
-                return dict(images), torch.from_numpy(labels.numpy() * kept + rest)
-            labels = labels * kept + rest
-        return dict(images), labels
+
+def _smooth(smoothing: float, num_classes: int, labels: Tensor) -> Tensor:
+    import torch
+
+    rest, kept = smoothing / num_classes, 1.0 - smoothing
+    if labels.is_cpu:  # NumPy has less overhead than torch
+        return torch.from_numpy(labels.numpy() * kept + rest)
+    return labels * kept + rest
 
 
 def find_box(height: int, width: int, p: Params) -> tuple[tuple[int, int, int, int], float]:
@@ -178,7 +182,7 @@ def _check_sizes(sizes: Mapping[str, tuple[int | None, ...]]) -> None:
 
 
 def mix_with_earlier(
-    x: Tensor, share: float, shift: int, memory: BatchMemory | None = None
+    share: float, shift: int, x: Tensor, memory: BatchMemory | None = None
 ) -> Tensor:
     """Mix each sample i with sample i - `shift`, with the weights `share` and 1 - `share`.
 
@@ -187,9 +191,9 @@ def mix_with_earlier(
     third; without, fewer calls of torch are made, of which each takes longer than small tensors do.
 
     Args:
-        x: Floats (B, ...).
         share: The weight of each sample itself, 0 to 1.
         shift: 1 to B - 1; or 0, which returns `x` itself.
+        x: Floats (B, ...).
         memory: Allocates the result; None for a small `x`.
     """
     import torch
@@ -207,23 +211,27 @@ def mix_with_earlier(
 
 
 def paste_from_earlier(
-    x: Tensor, box: tuple[int, int, int, int], shift: int, memory: BatchMemory | None = None
+    box: tuple[int, int, int, int], shift: int, x: Tensor, memory: BatchMemory | None = None
 ) -> Tensor:
     """Return a copy of `x` in which the box of sample i comes from sample i - `shift`.
 
     Args:
-        x: (B, ..., H, W), of any dtype.
         box: (left, top, right, bottom) in pixels; right and bottom are exclusive.
         shift: 1 to B - 1; or 0, which returns `x` itself.
+        x: (B, ..., H, W), of any dtype.
         memory: Allocates the result; None for new memory.
     """
+    import torch
+
     if not shift:
         return x
     left, top, right, bottom = box
     others = x.shape[0] - shift
-    mixed = x.clone() if memory is None else memory.allocate_like(x).copy_(x)
+    mixed = torch.empty_like(x) if memory is None else memory.allocate_like(x)
+    # All views first, before the pixels take the caches.
     pasted = mixed[..., top:bottom, left:right].split_with_sizes([shift, others])
     earlier = x[..., top:bottom, left:right].split_with_sizes([others, shift])
+    mixed.copy_(x)
     for n in (0, 1):
         pasted[n].copy_(earlier[1 - n])
     return mixed

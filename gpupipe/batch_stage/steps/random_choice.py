@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from gpupipe.batch_stage.batch_step import BatchContainer, Images, MixedBatch
+from gpupipe.batch_stage.batch_step import (
+    BatchContainer,
+    BatchStep,
+    Images,
+    MixedBatch,
+    Mixing,
+    Sizes,
+)
 from gpupipe.pipeline.container import WeightedChoice, select_params
 from gpupipe.pipeline.step import Params, Sampled
 
@@ -25,7 +32,15 @@ class RandomStepChoice(BatchContainer, WeightedChoice):
         return number in drawn["choice"]
 
     def torch(self, images: Images, labels: "Tensor", p: Params) -> MixedBatch:
+        step, chosen = self._choose(p)
+        return step.torch(images, labels, chosen)
+
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+        step, chosen = self._choose(p)
+        return step.prepare(sizes, num_classes, chosen)
+
+    def _choose(self, p: Params) -> tuple[BatchStep, Params]:
+        """Return the step that runs, and its parameters."""
         number = int(p["choice"])
         shared = {name: p[name] for name in ("shift", "memory") if name in p}
-        chosen = {**shared, **select_params(number, p)}
-        return self.transforms[number].step.torch(images, labels, chosen)
+        return self.transforms[number].step, {**shared, **select_params(number, p)}

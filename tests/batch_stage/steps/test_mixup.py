@@ -6,7 +6,7 @@ import torch
 from torchvision.transforms import v2
 
 from batch_stage.mixing_cases import BYTES, IMAGE, MASK, made_batch, mixer_of, stage_of
-from gpupipe.batch_stage.mixer import to_soft_labels
+from gpupipe.batch_stage.soft_labels import to_soft_labels
 from gpupipe.batch_stage.steps.mixup import Cutmix, Mixup, find_box
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, ShapeError
