@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from gpupipe.runtime.installation import find_extension
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN_NUMBER = 0x9E3779B97F4A7C15
+_GOLDEN, _MASK = np.uint64(_GOLDEN_NUMBER), 0xFFFFFFFFFFFFFFFF
 _REPEAT = np.uint64(0xD1B54A32D192ED03)
 """Multiplier for repeats: odd, and near 2**64 / 1.2207 (the root of x**4 = x + 1).
 
@@ -165,10 +166,8 @@ def permutation(seed: int, epoch: int, count: int, purpose: str = ORDER) -> NDAr
 @lru_cache(maxsize=4096)
 def _key(seed: int, epoch: int, *streams: int) -> NDArray[np.uint64]:
     """Return the key of each stream, (streams,)."""
-    key: NDArray[np.uint64] = np.zeros(len(streams), np.uint64)
-    for part in (seed,), (epoch,), streams:
-        numbers = np.array([int(number) & 0xFFFFFFFFFFFFFFFF for number in part], np.uint64)
-        key = _mix(key + _GOLDEN + numbers)
+    mixed = _mix_number(_mix_number(seed) + epoch)
+    key = np.array([_mix_number(mixed + stream) for stream in streams], np.uint64)
     key.flags.writeable = False  # all callers get the same array
     return key
 
@@ -193,6 +192,14 @@ def _sample_bits(
         return sample
     again = _mix(sample + repeats.astype(np.uint64) * _REPEAT)
     return np.where(repeats == 0, sample, again)
+
+
+def _mix_number(number: int) -> int:
+    """Return what `_mix` makes of `_GOLDEN + number`. An array takes longer."""
+    x = (_GOLDEN_NUMBER + number) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -270,9 +270,10 @@ class BatchInFlight:
         self._samples, self._runner = {}, None
         if self._errors:
             raise self._errors[min(self._errors)]
-        result = BatchResult(failed=dict(sorted(self._failed.items())))
+        result = BatchResult()
         passed: Sequence[int] = range(len(self._rows))
         if self._failed:
+            result.failed = dict(sorted(self._failed.items()))
             passed = [n for n in passed if self._rows[n] not in self._failed]
         if outputs and not self._is_skipped():
             may_differ = self._lowering.job.loader.shapes != "equal"

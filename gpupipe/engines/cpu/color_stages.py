@@ -175,7 +175,8 @@ def _create_stage(changes: Iterable[ops.Op]) -> Stage:
     """Return the stage that makes changes one after the other, for all samples of their batch."""
     tables = [_NO_TABLES]
     made = tuple(_make_change(op, tables) for op in changes)
-    return Stage(_extension.color_stage(made, np.concatenate(tables)))
+    joined = np.concatenate(tables) if len(tables) > 1 else _NO_TABLES
+    return Stage(_extension.color_stage(made, joined))
 
 
 def _check_blurs(changes: Iterable[ops.Op], pixels: Pixels, row: int) -> None:
