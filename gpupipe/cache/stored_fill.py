@@ -17,7 +17,7 @@ from gpupipe.cache.shared_files import CachedShard, disk_size
 from gpupipe.cache.store import Store, UnfetchableError
 from gpupipe.cache.stored_fetching import ShardFetcher
 from gpupipe.cache.stored_formats import create_source, find_format
-from gpupipe.cache.stored_table import NamedLabelsError, ShardTable, create_table
+from gpupipe.cache.stored_table import ShardTable, WrongLabelsError, create_table
 from gpupipe.dataset.shards import name_shard
 from gpupipe.dataset.source import FilePart
 from gpupipe.errors import DataError
@@ -97,9 +97,9 @@ class StoredShardFiller(ShardPublisher):
         except _NoRoomError:
             return "no room"
         except DataError as e:
+            if isinstance(e, WrongLabelsError):  # of the config, and so of every shard
+                raise DataError(str(e).replace(str(job.tar), self._name(row))) from e
             why = str(e).removeprefix(f"{job.tar}: ").replace(str(job.tar), self._name(row))
-            if isinstance(e, NamedLabelsError):  # of the config, and so of every shard
-                raise DataError(f"{self._name(row)}: {why}") from e
             self.statistics.failed.add(row, f"{self._name(row)}: {why}")
             self.statistics.changed[row] = why
             return "skipped" if job.before is None else self._evict_lost(job, why)

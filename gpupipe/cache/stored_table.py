@@ -18,6 +18,7 @@ from gpupipe.cache.settings import DataSet
 from gpupipe.dataset.annotation_columns import AnnotationColumn
 from gpupipe.dataset.annotation_faults import Faults
 from gpupipe.dataset.chunk_column import ABSENT, ChunkColumn
+from gpupipe.dataset.class_names import number_labels
 from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index
@@ -108,8 +109,8 @@ class ShardTable:
         return len(self.labels)
 
 
-class NamedLabelsError(DataError):
-    """The labels of a shard are names, and `data.classes` does not number them."""
+class WrongLabelsError(DataError):
+    """`data.classes` does not number the labels of a shard."""
 
 
 def create_table(index: Index, dataset: DataSet, path: Path) -> ShardTable:
@@ -121,7 +122,7 @@ def create_table(index: Index, dataset: DataSet, path: Path) -> ShardTable:
         path: The shard.
 
     Raises:
-        DataError: `dataset.classes` lacks a label.
+        WrongLabelsError: `dataset.classes` lacks a label.
     """
     fields = {name: _find_field(column, path) for name, column in index.columns.items()}
     own = f"{path}:"
@@ -171,23 +172,24 @@ def _number_labels(index: Index, classes: tuple[str, ...], path: Path) -> NDArra
     if not index.has_labels:
         return index.labels
     own = index.classes
-    if own == [str(number) for number in range(len(own))]:
-        largest = int(index.labels.max())
-        if classes and largest >= len(classes):
-            raise DataError(
-                f"{path}: the label {largest} is beyond the {len(classes):,} names in data.classes"
-            )
+    has_numbers = own == [str(number) for number in range(len(own))]
+    if classes:
+
+        def locate(n: int) -> str:
+            name = index.names[n]
+            return name if name.startswith(f"{path}:") else f"{path}:{name}"
+
+        labels = index.labels if has_numbers else [own[n] for n in index.labels.tolist()]
+        try:
+            return number_labels(labels, len(index), locate, classes)[0]
+        except DataError as e:
+            raise WrongLabelsError(str(e)) from e
+    if has_numbers:
         return index.labels
-    if not classes:
-        raise NamedLabelsError(
-            f"{path}: labels are names, such as {shown(own[0])}, whose numbers would depend on "
-            "which shards come first: list all names in data.classes, or set data.label to null"
-        )
-    number_of = {name: number for number, name in enumerate(classes)}
-    for name in own:
-        if name not in number_of:
-            raise DataError(f"{path}: the label {shown(name)} is not in data.classes")
-    return np.array([number_of[name] for name in own], np.int64)[index.labels]
+    raise WrongLabelsError(
+        f"{path}: labels are names, such as {shown(own[0])}, whose numbers would depend on "
+        "which shards come first: list all names in data.classes, or set data.label to null"
+    )
 
 
 def save_table(table: ShardTable, path: Path) -> None:

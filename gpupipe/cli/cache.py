@@ -18,6 +18,7 @@ from gpupipe.errors import ConfigError, DataError, counted
 if TYPE_CHECKING:
     from gpupipe.cache.cache_folder import CacheFolder
     from gpupipe.cache.maintenance import Status
+    from gpupipe.config import Config
     from gpupipe.decoded_cache.location import CacheState
     from gpupipe.sources.remote import Remote
 
@@ -53,15 +54,16 @@ def fill(
     """
     announce(f"reading {config}")
     from gpupipe.cache.worker_pool import WorkerPool
+    from gpupipe.config import locate_errors
 
-    source = _read_source(config, overrides)
-    folder, rows = _open_listed_cache(source)
+    checked, source = _read_source(config, overrides)
+    folder, rows = _open_listed_cache(checked, source)
     log = folder.commit_log
     workers = WorkerPool(
         source.dataset, source.cache, max(1, source.cache.workers), "serve" if serve else "fill"
     )
     began, before = time.monotonic(), sum(s.samples for s in log.published.values())
-    with Screen(False) as screen:
+    with Screen(False) as screen, locate_errors(checked, "data"):
         while (outcomes := workers.read_outcomes()) is None:
             log.refresh()
             screen.progress("filling", _count_rows(folder), rows)
@@ -79,7 +81,7 @@ def status(config: ConfigName, overrides: Overrides, json_path: JsonFile = None)
     announce(f"reading {config}")
     from gpupipe.cache import maintenance
 
-    state = maintenance.read_status(_open_cache(_read_source(config, overrides)))
+    state = maintenance.read_status(_open_cache(_read_source(config, overrides)[1]))
     _print_lines(_describe_status(state))
     write_json(json_path, asdict(state))
 
@@ -102,7 +104,7 @@ def evict(
     announce(f"reading {config}")
     from gpupipe.cache import evict as evictions
 
-    folder = _open_cache(_read_source(config, overrides))
+    folder = _open_cache(_read_source(config, overrides)[1])
     low_water = int(folder.options.low_water * folder.options.max_bytes)
     goal = low_water if size is None else size
     with folder.lock():
@@ -126,16 +128,18 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
     announce(f"reading {config}")
     from gpupipe.cache import maintenance
     from gpupipe.cache.stored_fill import create_filler
+    from gpupipe.config import locate_errors
 
-    source = _read_source(config, overrides)
-    folder, rows = _open_listed_cache(source)
+    checked, source = _read_source(config, overrides)
+    folder, rows = _open_listed_cache(checked, source)
     with Screen(False) as screen:
         damaged = maintenance.remove_damaged_shards(
             folder, rows, lambda done, total: screen.progress("verifying", done, total)
         )
     for name, why in damaged.items():
         say(f"{folder.shard_path(name)}: {why}")
-    gone = maintenance.fetch_missing_shards(folder, create_filler(folder, source.dataset))
+    with locate_errors(checked, "data"):
+        gone = maintenance.fetch_missing_shards(folder, create_filler(folder, source.dataset))
     say(
         f"{counted(len(folder.commit_log.live_shards()), 'shard')} in the cache; {len(damaged)} "
         f"damaged, {len(damaged.keys() - gone.keys())} of them fetched again"
@@ -183,7 +187,7 @@ def empty_decoded(where: Where = None) -> None:
     say(f"{caches} removed, {size}{later}")
 
 
-def _read_source(config: ConfigName, overrides: Overrides) -> "Remote":
+def _read_source(config: ConfigName, overrides: Overrides) -> "tuple[Config, Remote]":
     from gpupipe import config as configs
     from gpupipe.sources.remote import Remote
 
@@ -191,7 +195,7 @@ def _read_source(config: ConfigName, overrides: Overrides) -> "Remote":
     if not isinstance(checked.source, Remote):
         why = f"data.source is '{checked.source_name}', but only 'remote' has a cache"
         raise ConfigError.at(config, why)
-    return checked.source
+    return checked, checked.source
 
 
 def _open_cache(source: "Remote") -> "CacheFolder":
@@ -200,12 +204,13 @@ def _open_cache(source: "Remote") -> "CacheFolder":
     return prepare_folder(source.cache, source.dataset)
 
 
-def _open_listed_cache(source: "Remote") -> "tuple[CacheFolder, int]":
+def _open_listed_cache(checked: "Config", source: "Remote") -> "tuple[CacheFolder, int]":
     """Index the data set; return its cache folder and its number of rows: samples, or shards."""
     from gpupipe.cache import listing
+    from gpupipe.config import build_index
 
     with Screen(False) as screen:
-        source.index(screen.progress)
+        build_index(checked, screen.progress)
     folder = _open_cache(source)
     return folder, len(listing.load(folder))
 

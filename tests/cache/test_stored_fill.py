@@ -11,6 +11,9 @@ import pytest
 from gpupipe.cache import evict, stored_table
 from gpupipe.cache.maintenance import fetch_missing_shards, remove_damaged_shards
 from gpupipe.cache.stored_fill import name_of, row_of
+from gpupipe.errors import DataError
+from gpupipe.sources.parquet import Parquet
+from gpupipe.sources.webdataset import Webdataset
 from helpers.cache_contents import began, disk_size
 from helpers.stored_shards import NAMES, PATTERN, cached, write_tar
 
@@ -146,7 +149,6 @@ def test_a_shard_that_is_damaged_in_the_store_is_named(make: Any, copy: Path) ->
     ("data", "said"),
     [
         ({"classes": ["cat", "dog"]}, ""),
-        ({"classes": ["cat"]}, "the label 'dog' is not in data.classes"),
         ({"label": None}, ""),
         ({"label": "txt"}, "s/000000: no member s/000000.txt"),
     ],
@@ -163,6 +165,37 @@ def test_labels_that_are_names_have_the_numbers_of_classes(
     else:
         table = stored_table.load_table(made.folder.table_path(name_of(0)))
         assert table.labels.tolist() == ([1, 0, 1] if "classes" in data else [-1, -1, -1])
+
+
+@pytest.mark.parametrize(
+    ("ending", "labels", "classes", "said"),
+    [
+        ("tar", ["cat", "dog"], ["cat", "dgo"], "s/000001: the label 'dog' is none of .*'dgo'?"),
+        ("tar", ["0", "2"], ["cat", "dog"], "s/000001: the label 2 is none of the 2 classes of "),
+        ("parquet", ["cat", "dog"], ["cat", "dgo"], "row 1: the label 'dog' is none .*'dgo'?"),
+        ("parquet", [0, 2], ["cat", "dog"], "row 1: the label 2 is none of the 2 classes of da"),
+    ],
+)
+def test_a_label_that_is_no_class_is_an_error_as_with_local_shards(
+    make: Any, tmp_path: Path, ending: str, labels: list[Any], classes: list[str], said: str
+) -> None:
+    store, jpeg = tmp_path / "store", b"\xff\xd8\xff"
+    if ending == "tar":
+        write_tar(store / "x.tar", [{"jpg": jpeg, "cls": name.encode()} for name in labels])
+    else:
+        pa = pytest.importorskip("pyarrow")
+        store.mkdir()
+        table = pa.table({"image": [jpeg] * 2, "label": labels})
+        pytest.importorskip("pyarrow.parquet").write_table(table, store / "x.parquet")
+    made = make({"url": f"file://{store}", "shards": f"*.{ending}", "classes": classes})
+    with pytest.raises(DataError, match=rf"^file://{store}/x.{ending}:{said}"):
+        made.fill()
+    assert not made.folder.commit_log.broken_rows()
+    local = {"tar": Webdataset, "parquet": Parquet}[ending](
+        shards=f"{store}/x.{ending}", classes=classes
+    )
+    with pytest.raises(DataError, match=rf"{store}/x.{ending}:{said}"):
+        local.index()
 
 
 def test_a_shard_that_was_evicted_comes_again_as_it_was_or_not_at_all(

@@ -1,17 +1,20 @@
 """Training over the shards of each format, through the cache."""
 
 import json
+import re
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
+from gpupipe.cli.app import main
 from helpers.cached_loading import Config, ids, load
 from helpers.faulty_store import serve
 from helpers.full_product import IS_FULL
@@ -121,20 +124,30 @@ def test_a_shard_that_is_compressed_inside_is_refused(config: Config, tmp_path: 
         load(settings, engine="cpu")
 
 
-def test_labels_that_are_names_without_classes_are_refused_before_all_shards_come(
-    config: Config, tmp_path: Path
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "tar: labels are names, such as 'cat'.* list all names in d"),
+        ({"classes": ["cat", "dgo"]}, r"tar:s/00000\d: the label 'dog' .* did you mean 'dgo'"),
+    ],
+)
+def test_labels_that_classes_do_not_number_are_refused_before_all_shards_come(
+    config: Config, tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:
     for n in range(20):
         samples = [{"jpg": b"\xff\xd8\xff", "cls": name} for name in (b"dog", b"cat")]
         write_tar(tmp_path / "store" / f"{n}.tar", samples)
-    settings = config(url=f"file://{tmp_path}/store", shards="*.tar", workers=1)
+    settings = config(url=f"file://{tmp_path}/store", shards="*.tar", **options)
     file = tmp_path / "x.yaml"
     file.write_text(json.dumps(settings))
-    said = rf"^{file}:1:\d+: .*store/\d+.tar: labels are names, such as 'cat'.* list all names in d"
+    said = rf"^{file}:1:\d+: .*store/\d+\.{said}"
     with gpupipe.load(file, device="cpu", on_error="skip") as loader:
         for count in (lambda: len(loader), lambda: len(list(loader))):
             with pytest.raises(gpupipe.DataError, match=said):
                 count()
+    filled = CliRunner().invoke(main, ["cache", "fill", str(file)])
+    assert filled.exit_code == 1
+    assert re.search(said.replace("^", "error: "), filled.stderr)
     log = CacheFolder(CacheOptions(**settings["data"]["cache"])).commit_log
     log.refresh()
     assert not log.broken_rows()
