@@ -157,10 +157,12 @@ class Loader:
         return self._life_cycle.waited
 
     def __len__(self) -> int:
-        """Return the number of batches in a whole epoch on this rank."""
-        self._life_cycle.release_past()
+        """Return the number of batches in a whole epoch on this rank.
+
+        If epochs differ in size, it is the epoch under way, and otherwise the next one.
+        """
         with self._locate_errors():
-            return len(self.sampler)
+            return self._life_cycle.count_batches()
 
     def __iter__(self) -> Iterator[Any]:
         """Start the next epoch. Older iterators of this loader raise GpupipeError from now on.

@@ -64,12 +64,14 @@ class _InEpoch:
         state_at_start: The sampler's state before the first batch of this iteration.
         run: The engine's run.
         delivered: The plan of the batch that the consumer has; None before the first batch.
+        is_left: Whether the iterator was closed before its end, as by a break out of a loop.
     """
 
     epoch: int
     state_at_start: dict[str, Any]
     run: _Run
     delivered: Plan | None = None
+    is_left: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -141,11 +143,18 @@ class LifeCycle:
             return self._state.state_at_start
         return self._sampler.state_after(self._state.delivered)
 
-    def release_past(self) -> None:
-        """Release the samples of an epoch that is over: the next one may need the room."""
-        state = self._state
-        if isinstance(state, _Between) and self._population is not None:
-            self._population.release(min(state.next_epoch, self._sampler.epoch).__le__)
+    def count_batches(self) -> int:
+        """Return how many batches this rank gets in the epoch under way, else in the next one.
+
+        Before the next one, this releases the samples of an epoch that is over: it may need the
+        room.
+        """
+        state, population = self._state, self._population
+        if population is not None and isinstance(state, _InEpoch) and not state.is_left:
+            return self._sampler.count_batches(state.epoch)
+        if population is not None and isinstance(state, _Between):
+            population.release(min(state.next_epoch, self._sampler.epoch).__le__)
+        return len(self._sampler)
 
     def iterate(self, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
         """Return an iterator over the next epoch. Older iterators raise GpupipeError from now on.
@@ -227,6 +236,9 @@ class LifeCycle:
             self.delivered += 1
             try:
                 yield converted
+            except GeneratorExit:
+                state.is_left = True
+                raise
             finally:
                 if number == self._newest:  # if not, _leave_epoch() did; the engine may be closed
                     self._engine.mark_consumed(plan)

@@ -117,7 +117,11 @@ class Sampler:
 
     def __len__(self) -> int:
         """Return how many batches this rank gets in the next epoch, from the epoch's start on."""
-        return self._layout(self._epoch, 0).num_steps
+        return self.count_batches(self._epoch)
+
+    def count_batches(self, epoch: int) -> int:
+        """Return how many batches this rank gets in an epoch, from the epoch's start on."""
+        return self._layout(epoch, 0).num_steps
 
     @property
     def epoch(self) -> int:

@@ -18,6 +18,7 @@ from helpers.cached_loading import STEPS, Config, complete, ids, load
 from helpers.faulty_store import serve
 from helpers.full_product import IS_FULL
 from helpers.loaders import ENGINES
+from helpers.stored_shards import PATTERN
 
 
 def test_a_store_will_be_listed_until_it_is(config: Config) -> None:
@@ -162,6 +163,31 @@ def test_a_store_that_refuses_all_that_is_listed_is_an_error_at_once(
             gpupipe.load(file, device="cpu") as loader,
         ):
             len(loader)
+
+
+@pytest.mark.parametrize("epoch", ["grow", "new"])
+def test_the_length_in_an_epoch_is_its_own_and_waits_for_nothing(
+    config: Config, make: Any, tars: Path, epoch: str
+) -> None:
+    filler = make({"url": f"file://{tars}", "shards": PATTERN}).filler
+    assert filler.publish_shard() == "published"
+    settings = config(url=f"file://{tars}", shards=PATTERN, workers=0, epoch=epoch, wait=86_400)
+    with load(settings) as loader:
+        first = len(loader)
+        batches = iter(loader)
+        for n in range(first):
+            next(batches)
+            assert len(loader) == first, "also with the last batch"
+            if not n:
+                assert filler.publish_shard() == "published"
+        assert next(batches, None) is None
+        second = len(loader)
+        for _ in loader:
+            assert len(loader) == second
+            break
+        assert filler.publish_shard() == "published"
+        following = len(loader)
+        assert len(list(loader)) == following, "and not that of the epoch that was left"
 
 
 def test_what_never_suffices_is_an_error_once_all_is_there(config: Config, tars: Path) -> None:
