@@ -83,6 +83,20 @@ def test_folders_are_no_members_and_old_formats_are_read() -> None:
     assert [name for name, _, _ in found(bytes(content))] == ["b", "ä"]
 
 
+@pytest.mark.parametrize("letter", ["n", "\udcff"], ids=["a usual sum", "a sum above 16 bits"])
+def test_the_sum_of_a_header_is_exact(letter: str) -> None:
+    member = info(letter * 99, 1, linkname=letter * 100, uname=letter * 32, gname=letter * 32)
+    member.name = f"{letter * 150}/{member.name}"
+    content = bytearray(written((member, b"x"), format=tarfile.USTAR_FORMAT))
+    total = int(content[148:154], 8)
+    assert (total > 0xFFFF) == (letter != "n")
+    assert found(bytes(content)) == [(member.name, 512, 1)]
+    for wrong in (total + 1, total - 1, total % 65521 if total > 65521 else total + 65521):
+        content[148:154] = b"%06o" % wrong
+        with pytest.raises(DamagedError, match="the checksum of the header at byte 0 is wrong"):
+            found(bytes(content))
+
+
 def test_sizes_that_octal_digits_do_not_hold() -> None:
     head = bytearray(info("big", 1).tobuf(tarfile.GNU_FORMAT))
     head[124:136] = b"\x80" + (2**40).to_bytes(11, "big")
