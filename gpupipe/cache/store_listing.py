@@ -19,7 +19,7 @@ from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store
 from gpupipe.cache.stored_formats import list_patterns
 from gpupipe.dataset import labels as classes_of
-from gpupipe.dataset.braces import expand_braces
+from gpupipe.dataset.braces import expand_braces, leave_out_indexes
 from gpupipe.dataset.class_folders import get_suffixes
 from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.index import compute_fingerprint
@@ -178,7 +178,7 @@ def list_shards(dataset: DataSet, store: Store, list_all: ListAll | None = None)
         list_all = list_all or store.list_files
         files = list_all() if is_listed else {pattern: {} for pattern in patterns}
     matches = re.compile("|".join(map(glob_translate, patterns))).match
-    names = sorted(name for name in files if matches(name))
+    names = sorted(leave_out_indexes(name for name in files if matches(name)))
     for name in names:
         check_name(name, dataset.url)
     weights = np.array([weight_of[name] for name in names]) if weight_of else np.empty(0)

@@ -1,10 +1,12 @@
-"""Numbers in the braces of a pattern, as in shards-{000..127}.tar."""
+"""What patterns of shards stand for: numbers in braces, and files that are no shards."""
 
 import re
+from collections.abc import Iterable
 
 from gpupipe.errors import DataError
 
 MAX_SHARDS = 1_000_000
+_ENDING = re.compile(r"\.[^./]*$")
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
@@ -24,3 +26,15 @@ def expand_braces(pattern: str) -> list[str]:
         for n in range(first, last + 1)
         for one in expand_braces(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")
     ]
+
+
+def leave_out_indexes(names: Iterable[str]) -> list[str]:
+    """Return the names of files without those of indexes beside a shard: x.idx of x or x.tar.
+
+    DALI's tools wds2idx and tfrecord2idx write such indexes. They are not read: where samples are,
+    the headers of a tar and the lengths of a TFRecord say, which have to be checked anyway.
+    """
+    every = list(names)
+    shards = [name for name in every if not name.endswith(".idx")]
+    indexes = {f"{stem}.idx" for name in shards for stem in (name, _ENDING.sub("", name))}
+    return [name for name in every if name not in indexes]

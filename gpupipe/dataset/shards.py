@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from gpupipe.dataset.braces import MAX_SHARDS, expand_braces
+from gpupipe.dataset.braces import MAX_SHARDS, expand_braces, leave_out_indexes
 from gpupipe.dataset.class_names import number_labels
 from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
@@ -184,7 +184,7 @@ class ShardedSource(FileSource):
     shards: str | tuple[str, ...] = Field(min_length=1)
 
     def list_files(self) -> list[Path]:
-        return find_files(self.shards)
+        return [Path(name) for name in leave_out_indexes(map(str, find_files(self.shards)))]
 
     @abstractmethod
     def read(self, path: Path) -> list[ShardFile]:

@@ -17,7 +17,7 @@ from gpupipe.dataset.list_annotations import AnnotatedShards
 from gpupipe.dataset.list_columns import ListColumn, check_fields, find_label, split_fields
 from gpupipe.dataset.npy_fields import ArrayFormat, locate_arrays, read_header
 from gpupipe.dataset.reading import map_file
-from gpupipe.dataset.shards import ByteRanges, ShardFile, array_spec, find_files, name_shard
+from gpupipe.dataset.shards import ByteRanges, ShardFile, array_spec, name_shard
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import npy, tar
 from gpupipe.formats.list_values import ListPlace, read_json_lists
@@ -131,7 +131,7 @@ class Webdataset(AnnotatedShards):
 
         All arrays of the field must have the dtype and the number of axes in this header.
         """
-        files = find_files(self.shards)
+        files = self.list_files()
         for path in files:
             with name_shard(path):
                 data = map_file(path)

@@ -145,6 +145,19 @@ def test_a_shard_that_is_damaged_in_the_store_is_named(make: Any, copy: Path) ->
     assert sorted(rows_of(made)) == sorted(set(range(6)) - {row})
 
 
+def test_an_index_beside_a_shard_is_not_fetched(make: Any, copy: Path) -> None:
+    alone = make({"url": f"file://{copy}", "shards": PATTERN}).listing
+    for n, path in enumerate(copy.rglob("*.tar")):
+        index = path.with_suffix(".idx") if n % 2 else path.with_name(f"{path.name}.idx")
+        index.write_text("v1.2 1\njpg 512 1 a.jpg\n")
+    data = {"url": f"file://{copy}", "shards": "**/*", "shard_format": "webdataset"}
+    made = make(data, dir=copy.parent / "another")
+    assert made.listing.fingerprint == alone.fingerprint
+    assert made.fill() == "complete"
+    assert sorted(rows_of(made)) == list(range(6))
+    assert made.filler.statistics.bytes == sum(f.stat().st_size for f in copy.rglob("*.tar"))
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [

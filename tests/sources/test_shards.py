@@ -2,11 +2,15 @@
 broken when they are loaded.
 """
 
+import io
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import webdataset
 from tfrecord import TFRecordWriter
@@ -17,6 +21,7 @@ from gpupipe.dataset.labels import MAX_CLASSES
 from helpers import loaders
 from helpers.folders import make_files_old
 from helpers.loaders import ENGINES
+from helpers.stored_shards import write_tar
 
 Write = Callable[[Path, list[bytes]], None]
 
@@ -39,6 +44,14 @@ def recordio(path: Path, images: list[bytes]) -> None:
     path.write_bytes(
         b"".join(struct.pack("<II", 0xCED7230A, len(p)) + p + bytes(-len(p) % 4) for p in payloads)
     )
+
+
+def write_dali_index(shard: Path) -> Path:
+    """Write the index of a shard by the tool of DALI that does, and return its path."""
+    tool = "wds2idx" if shard.suffix == ".tar" else "tfrecord2idx"
+    index = shard.with_suffix(".idx")
+    subprocess.run([Path(sys.executable).with_name(tool), shard, index], check=True)
+    return index
 
 
 FORMATS: dict[str, Write] = {"webdataset": tar, "tfrecord": tfrecord, "recordio": recordio}
@@ -192,3 +205,31 @@ def test_a_label_that_would_make_millions_of_classes(tmp_path: Path) -> None:
         r"10,000,000",
     ):
         source.SOURCES.find("tfrecord")(**{"shards": str(tmp_path / "s")}).index()
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("webdataset", "a.tar"), ("tfrecord", "train-00000-of-00001")]
+)
+@pytest.mark.parametrize("text", [None, b"", b"v1.2 -1\n\xff"], ids=["DALI's", "empty", "damaged"])
+def test_an_index_of_dali_beside_a_shard_changes_nothing(
+    name: str, file: str, text: bytes | None, images: list[bytes], tmp_path: Path
+) -> None:
+    alone = made(name, tmp_path / file, images).index()
+    beside = write_dali_index(tmp_path / file)
+    if text is not None:
+        beside.write_bytes(text)
+    source_of_all = source.SOURCES.find(name)(**{"shards": str(tmp_path / "*")})
+    assert "image" in source_of_all.specs()
+    index = source_of_all.index()
+    assert [bytes(index.read(n)) for n in range(len(index))] == images
+    assert index.labels.tolist() == alone.labels.tolist()
+    assert [index.names[n] for n in range(len(index))] == [alone.names[n] for n in range(12)]
+
+
+def test_the_type_of_arrays_is_read_from_a_shard_and_not_from_its_index(tmp_path: Path) -> None:
+    array = io.BytesIO()
+    np.save(array, np.zeros((2, 3), np.float32))
+    write_tar(tmp_path / "a.tar", [{"npy": array.getvalue()}])
+    (tmp_path / "a.idx").write_text("v1.2 1\nnpy 512 152 s/000000.npy\n")
+    options: dict[str, Any] = {"shards": f"{tmp_path}/a*", "fields": {"x": "npy"}, "label": None}
+    assert source.SOURCES.find("webdataset")(**options).specs()["x"].dtype == "float32"
