@@ -25,7 +25,7 @@ class DeliverStage : public OutputStage {
     return true;
   }
 
-  bool keeps_image(int row) const override {
+  bool make_image(int row, Image*, Arena&) const override {
     return !has_flips_ || (!flips_[row][0] && !flips_[row][1]);
   }
 
@@ -48,21 +48,21 @@ class DeliverStage : public OutputStage {
     changed.stride = 0;  // a row of any number
     for (int n = 0; n < slot.height; ++n) {
       const int from = flips_y ? slot.height - 1 - n : n;
-      const uint8_t* pixels = image.row(from);
-      int64_t plane = image.plane;
+      Image line = image;
+      line.pixels = image.row(from);
       if (image.table) {
         const int64_t size = image.row_size();
         for (int k = 0; k < image.pieces(); ++k)
-          variant_.color->look_up(pixels + k * plane, changed.pixels + k * size, size, image.table);
-        pixels = changed.pixels, plane = plane ? size : 0;
+          variant_.color->look_up(line.pixels + k * image.plane, changed.pixels + k * size, size,
+                                  image.table);
+        line.pixels = changed.pixels, line.plane = image.plane ? size : 0;
       } else if (runs_changes) {
         run_float_changes_of_row(*variant_.floats, image, from, changed);
-        pixels = changed.pixels, plane = changed.plane;
+        line.pixels = changed.pixels, line.plane = changed.plane;
       } else if (flips_x || flips_y) {
         fetch_row(image, flips_y ? from - kRowsAhead : from + kRowsAhead);
       }
-      if (plane) write_planes(pixels, image, plane, flips_x, slot, rows, n);
-      else slot.write_pixels(variant_, pixels, rows, n, flips_x);
+      slot.write_row(variant_, line, rows, n, flips_x);
     }
   }
 
@@ -79,18 +79,6 @@ class DeliverStage : public OutputStage {
     Image changed = image;
     changed.changes = changes, ++changed.num_changes;
     return changed;
-  }
-
-  void write_planes(const uint8_t* first, const Image& image, int64_t plane, bool flips_x,
-                    const Slot& slot, const Rows& rows, int row) const {
-    const uint8_t* planes[kMaxChannels];
-    for (int c = 0; c < image.channels; ++c) {
-      planes[c] = first + c * plane;
-      if (!flips_x) continue;
-      reverse_row(variant_, planes[c], rows.planes[c], image.item_size, image.width);
-      planes[c] = rows.planes[c];
-    }
-    slot.write_planes(variant_, planes, rows, row, 1);
   }
 
   bool has_flips_ = false;

@@ -53,6 +53,13 @@ struct Image {
   }
 };
 
+// Returns columns of an image, without a copy.
+inline Image crop_columns(const Image& image, int64_t first, int64_t count) {
+  Image part = image;
+  part.pixels += first * image.pixel_size(), part.width = int(count);
+  return part;
+}
+
 constexpr int kRowsAhead = 16;  // that are fetched before they are read
 
 // Fetches a row of an image, or of each plane, if there is one. Processors fetch ahead only what is

@@ -123,13 +123,15 @@ PyMethodDef kMethods[] = {
      "the samples to change; None for all. `tables`, uint8 (m, 256), are those that a change may "
      "name."},
     {"window_stage", window_stage, METH_VARARGS,
-     "window_stage(windows, fill) -> stage\n\n"
+     "window_stage(windows, fill, flips, output) -> stage\n\n"
      "Cut out [top, left, height, width], int64 (B, 4), of which parts may be outside of the "
-     "image. `fill` is the bytes of a pixel there."},
+     "image, flip them, and write them to the output. `fill` is the bytes of a pixel there. `flips` "
+     "and `output` are as for deliver_stage."},
     {"pad_stage", pad_stage, METH_VARARGS,
-     "pad_stage(borders, mode) -> stage\n\n"
-     "Add [top, left, bottom, right], int64 (B, 4), pixels. The mode is \"edge\", \"reflect\" or "
-     "\"symmetric\"."},
+     "pad_stage(borders, mode, flips, output) -> stage\n\n"
+     "Add [top, left, bottom, right], int64 (B, 4), pixels, flip the images, and write them to the "
+     "output. The mode is \"edge\", \"reflect\" or \"symmetric\". `flips` and `output` are as for "
+     "deliver_stage."},
     {"deliver_stage", deliver_stage, METH_VARARGS,
      "deliver_stage(flips, output) -> stage\n\n"
      "Flip and convert images of 1 to 4 channels, of uint8 or float32. `flips` is [horizontal, "

@@ -197,6 +197,23 @@ class Slot : public Target {
     convert(variant, pixels, to, int64_t{width} * channels, conversions_->parts[0]);
   }
 
+  // Writes the first row of an image, of interleaved pixels or planes, as write_pixels does.
+  void write_row(const Variant& variant, const Image& image, const Rows& rows, int n,
+                 bool is_reversed) const {
+    if (!image.plane) {
+      write_pixels(variant, image.pixels, rows, n, is_reversed);
+      return;
+    }
+    const uint8_t* planes[kMaxChannels];
+    for (int c = 0; c < image.channels; ++c) {
+      planes[c] = image.pixels + c * image.plane;
+      if (!is_reversed) continue;
+      reverse_row(variant, planes[c], rows.planes[c], image.item_size, image.width);
+      planes[c] = rows.planes[c];
+    }
+    write_planes(variant, planes, rows, n, 1);
+  }
+
  private:
   static const Conversions& copy_values(int item_size) {
     static const Conversions levels(1), floats(sizeof(float));
@@ -333,7 +350,7 @@ class OutputStage : public Stage {
   bool run(int row, Image* image, Arena& arena) const final {
     int height, width;
     if (!image->channels || !find_size(row, *image, &height, &width)) return false;
-    if (!output_ && keeps_image(row)) return true;
+    if (!output_ && make_image(row, image, arena)) return true;
     if (!output_) {
       const Image result = take_image(arena, height, width, image->channels, image->item_size);
       run_kernel(row, *image, Slot(result), arena);
@@ -363,8 +380,8 @@ class OutputStage : public Stage {
   // Returns the size of the result; false if this sample cannot be done here.
   virtual bool find_size(int row, const Image& image, int* height, int* width) const = 0;
 
-  // Whether the result for a sample is its image.
-  virtual bool keeps_image(int) const { return false; }
+  // Makes the image of a sample where that costs less than the kernel; returns false elsewhere.
+  virtual bool make_image(int, Image*, Arena&) const { return false; }
 
   virtual void run_kernel(int row, const Image& image, const Slot& slot, Arena& arena) const = 0;
 

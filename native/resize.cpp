@@ -22,10 +22,16 @@ class Resizer {
  public:
   void run(const Variant& variant, const Resize& resize, const Slot& slot, Rows& rows) {
     prepare(variant, resize);
+    const Image read = find_columns(resize.source);
     int next = rows_.first[0] / 2;  // the pair of rows that is resized next
     for (int n = 0; n < resize.height; ++n) {
       const int first = rows_.first[n] / 2, end = (rows_.first[n] + rows_.sizes[n] + 1) / 2;
-      for (next = std::max(next, first); next < end; ++next) resize_pair(variant, resize, next);
+      for (next = std::max(next, first); next < end; ++next) {
+        // What was just made is in the cache.
+        for (int k = 0; k < 2 && !read.is_writable; ++k)
+          fetch_row(read, 2 * next + k + kRowsAhead);
+        resize_pair(variant, resize, next);
+      }
       for (int k = first; k < end; ++k) blended_[k - first] = find_pair(k);
       variant.blend_rows(blended_.data(), rows_.weights.data() + size_t(n) * rows_.max_size,
                          end - first, rows_.precision, resize.width * columns_.channels,
@@ -59,6 +65,14 @@ class Resizer {
     if (blended_.size() < size_t(capacity_)) blended_.resize(capacity_);
     copies_[0].resize(size_t(r.source.row_size()) + kMaxRead);
     copies_[1].resize(copies_[0].size());
+  }
+
+  // Returns the columns of the source that are read.
+  Image find_columns(const Image& source) const {
+    const Taps& taps = columns_.taps;
+    const auto [least, greatest] = std::minmax_element(taps.first.begin(), taps.first.end());
+    const int end = std::min(*greatest + taps.max_size, source.width);
+    return crop_columns(source, *least, end - *least);
   }
 
   uint16_t* find_pair(int pair) { return ring_.data() + 2 * size_ * size_t(pair % capacity_); }

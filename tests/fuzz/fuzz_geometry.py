@@ -7,6 +7,7 @@ values, and those of an image and of a batch have to be equal.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def draw_stage(rng: np.random.Generator, image: Any) -> Any:
     flips = rng.integers(0, 2, (1, 2)).astype(np.uint8)
     size = rng.integers(1, _MAX_SIDE, (1, 2))
     kind = rng.integers(9)
+    if kind in (6, 8):
+        return draw_border(rng, image, kind, flips)
     if kind >= 5:
         first = draw_first_stage(rng, image, kind)
         return lambda output: _kernels.program((first, _kernels.deliver_stage(flips, output)))
@@ -105,18 +108,31 @@ def draw_stage(rng: np.random.Generator, image: Any) -> Any:
 
 def draw_first_stage(rng: np.random.Generator, image: Any, kind: int) -> Any:
     """Return a stage that passes the image on."""
-    pixel = rng.integers(0, 256, image.shape[2]).astype(image.dtype).tobytes()
     if kind == 5:
         return _kernels.transpose_stage()
-    if kind == 6:
-        mode = str(rng.choice(["edge", "reflect", "symmetric"]))
-        return _kernels.pad_stage(rng.integers(0, _MAX_SIDE, (1, 4)), mode)
     corner = rng.integers(0, image.shape[:2])
     window = np.concatenate([corner, image.shape[:2] - corner])[None]
-    if kind == 7:
-        return _kernels.erase_stage(window, pixel)
-    window[:, :2] += rng.integers(-_MAX_SIDE, _MAX_SIDE, 2)
-    return _kernels.window_stage(window, pixel)
+    return _kernels.erase_stage(window, draw_pixel(rng, image))
+
+
+def draw_border(rng: np.random.Generator, image: Any, kind: int, flips: Any) -> Any:
+    """Return a function that returns a stage which adds borders and flips, for an output."""
+    if kind == 6:
+        mode = str(rng.choice(["edge", "reflect", "symmetric"]))
+        create = partial(_kernels.pad_stage, rng.integers(0, _MAX_SIDE, (1, 4)), mode)
+    else:
+        corner = rng.integers(0, image.shape[:2])
+        window = np.concatenate([corner, image.shape[:2] - corner])[None]
+        window[:, :2] += rng.integers(-_MAX_SIDE, _MAX_SIDE, 2)
+        create = partial(_kernels.window_stage, window, draw_pixel(rng, image))
+    if rng.integers(2) == 0:
+        return partial(create, flips)
+    passed_on = create(None, None)
+    return lambda output: _kernels.program((passed_on, _kernels.deliver_stage(flips, output)))
+
+
+def draw_pixel(rng: np.random.Generator, image: Any) -> bytes:
+    return rng.integers(0, 256, image.shape[2]).astype(image.dtype).tobytes()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 In one pass, a kernel does one geometry, and either returns an image or converts the values and
 writes them to the slot of the sample. A geometry is a warp, a resize with an optional crop and
-flip, or a flip. For example:
+flip, a pad with an optional flip, or a flip. For example:
 
     ops       ResizeOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp, DeliverOp
     a batch   resize_stage(sizes, windows, flips, is_cubic, antialias, output) -> Stage
@@ -20,7 +20,12 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import ops
-from gpupipe.engines.cpu.compiled_kernels import can_run_stages, run_alone, stage_kernel
+from gpupipe.engines.cpu.compiled_kernels import (
+    as_pixel,
+    can_run_stages,
+    run_alone,
+    stage_kernel,
+)
 from gpupipe.engines.cpu.delivery import CONVERTED, DeliverOp, end_with_delivery, find_conversion
 from gpupipe.engines.cpu.patterns import Match, Maybe, Pattern
 from gpupipe.engines.cpu.pixels import Array, Pixels, view_as_array
@@ -75,6 +80,25 @@ def _find_flip(match: Match) -> _Create | None:
     flip = match.get(ops.FlipOp)
     flags = None if flip is None else flip.flags
     return lambda output: Stage(_extension.deliver_stage(flags, output))
+
+
+def _find_pad(match: Match) -> _Create | None:
+    """Return the _Create of a pad with an optional flip; None if stages cannot do it."""
+    pad, flip = match[ops.PadOp], match.get(ops.FlipOp)
+    if not _is_image(pad):
+        return None
+    flags = None if flip is None else flip.flags
+    return lambda output: Stage(_extension.pad_stage(pad.borders, pad.mode, flags, output))
+
+
+def _find_window(match: Match) -> _Create | None:
+    """Return the _Create of a crop with a fill and an optional flip; None if there is no fill."""
+    crop, flip = match[ops.CropOp], match.get(ops.FlipOp)
+    fill = None if crop.fill is None else as_pixel(crop.fill, crop.spec)
+    if fill is None:
+        return None
+    flags = None if flip is None else flip.flags
+    return lambda output: Stage(_extension.window_stage(crop.windows, fill, flags, output))
 
 
 def _find_resize(match: Match) -> _Create | None:
@@ -245,12 +269,17 @@ def create_rules() -> list[Rule]:
     resize = ops.ResizeOp, Maybe(ops.CropOp), Maybe(ops.FlipOp)
     convert, _ = _create_rules("kernels.convert", (Maybe(ops.FlipOp),), _find_flip)
     _, resize_alone = _create_rules("kernels.resize", (ops.ResizeOp,), _find_resize)
+    pad, pad_alone = _create_rules("kernels.pad", (ops.PadOp, Maybe(ops.FlipOp)), _find_pad)
+    window, _ = _create_rules("kernels.pad", (ops.CropOp, Maybe(ops.FlipOp)), _find_window)
     _, flip_alone = _create_rules("kernels.flip", (ops.FlipOp,), _find_flip)
     return [
         *_create_rules("kernels.warp", (ops.WarpOp,), _find_warp),
         *_create_rules("kernels.warp", (ops.PerspectiveOp,), _find_warp),
         *_create_rules("kernels.resize", resize, _find_resize),
         resize_alone,
+        pad,
+        pad_alone,
+        window,
         convert,
         flip_alone,
     ]

@@ -1,6 +1,6 @@
 """Kernels of the extension `gpupipe._kernels` that pass an image on, and those of branches.
 
-    a batch   pad_stage(borders, mode) -> Stage
+    a batch   transpose_stage() -> Stage
     a sample  run_stage(stage, row, pixels), or in a program of several stages: see `stages`
 
 `compiled_geometry` has the kernels that write to the slots of a batch, and `color_stages` those of
@@ -89,28 +89,17 @@ def _bind_crop(match: Match) -> Kernel:
         windows = crop.windows
         if crop.fill is None:
             return Stage(_extension.crop_stage(windows))
-        fill = _as_pixel(crop.fill, crop.spec)
-        return None if fill is None else Stage(_extension.window_stage(windows, fill))
+        fill = as_pixel(crop.fill, crop.spec)
+        return None if fill is None else Stage(_extension.window_stage(windows, fill, None, None))
 
     return Kernel("crop", lambda pixels, row: kernels.run_crop(crop, pixels, row), stage)
 
 
-def _as_pixel(fill: ops.Fill, spec: Spec) -> bytes | None:
+def as_pixel(fill: ops.Fill, spec: Spec) -> bytes | None:
     """Return the bytes of a pixel; None if stages do not run on images of this spec."""
     if spec.channels is None or not can_run_stages(spec.dtype, spec.channels):
         return None
     return np.full(spec.channels, fill).astype(spec.dtype).tobytes()
-
-
-def _bind_pad(match: Match) -> Kernel | None:
-    pad = match[ops.PadOp]
-    if not can_run_stages(pad.spec.dtype, pad.spec.channels):
-        return None
-
-    def create() -> Stage:
-        return Stage(_extension.pad_stage(pad.borders, pad.mode))
-
-    return stage_kernel("kernels.pad", create)
 
 
 def _bind_transpose(match: Match) -> Kernel | None:
@@ -122,7 +111,7 @@ def _bind_transpose(match: Match) -> Kernel | None:
 
 def _bind_erase(match: Match) -> Kernel | None:
     erase = match[ops.EraseOp]
-    value = _as_pixel(erase.value, erase.spec)
+    value = as_pixel(erase.value, erase.spec)
     if value is None or erase.seeds is not None:
         return None
     return stage_kernel(
@@ -162,7 +151,6 @@ def create_rules() -> list[Rule]:
     return [
         Rule((ops.DecodeOp,), _bind_decode),
         Rule((ops.CropOp,), _bind_crop),
-        Rule((ops.PadOp,), _bind_pad),
         Rule((ops.TransposeOp,), _bind_transpose),
         Rule((ops.EraseOp,), _bind_erase),
         Rule((SwitchOp,), _bind_switch),

@@ -3,6 +3,7 @@
 `make sanitize` runs this file under AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 
+import functools
 import itertools
 from typing import Any
 
@@ -83,29 +84,56 @@ def test_planes_are_interleaved_at_the_end(dtype: str, channels: int) -> None:
     )
 
 
+def check_output(create: Any, image: Any, expected: Any) -> None:
+    """Check what the stage of `create(flips, output)` makes, alone and in batches of any layout."""
+    channels, shape = image.shape[2], expected.shape
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+    table = np.random.default_rng(2).random((channels, 256), np.float32)
+    assert np.array_equal(run(create(None, None), image), expected)
+    for flips in ([0, 0], [1, 0], [0, 1], [1, 1]):
+        flags = np.array([flips], np.uint8)
+        flipped = expected[:: 1 - 2 * flips[1], :: 1 - 2 * flips[0]]
+        assert np.array_equal(run(create(flags, None), image), flipped)
+        looked_up = [table[c][flipped[..., c].astype(np.uint8)] for c in range(channels)]
+        batches = [(np.zeros((1, *shape), image.dtype), None, flipped)]
+        if image.dtype == np.uint8:
+            batches.append((np.zeros((1, *shape), np.float32), table, np.stack(looked_up, -1)))
+        for (batch, own_table, values), pixels in itertools.product(batches, (image, planes)):
+            stage = create(flags, (batch.transpose(0, 3, 1, 2), own_table, None))
+            assert kernels.run_program(stage, [0], [pixels]) == []
+            assert np.array_equal(batch[0], values)
+            planar = np.zeros((1, channels, *shape[:2]), batch.dtype)
+            stage = create(flags, (planar, own_table, None))
+            assert kernels.run_program(stage, [0], [pixels]) == []
+            assert np.array_equal(planar[0].transpose(1, 2, 0), values)
+
+
 @pytest.mark.parametrize(("dtype", "channels"), CASES)
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric"])
-def test_borders_are_those_of_numpy(mode: Any, dtype: str, channels: int) -> None:
+def test_borders_are_those_of_numpy(variant: str, mode: Any, dtype: str, channels: int) -> None:
+    """Also borders that are wider than the image, and images whose rows have gaps."""
     image = numbers(dtype, channels)
-    for borders in ([1, 2, 3, 4], [0, 0, 22, 0], [60, 0, 0, 90]):
-        padded = run(kernels.pad_stage(np.array([borders]), mode), image)
-        top, left, bottom, right = borders
-        expected = np.pad(image, ((top, bottom), (left, right), (0, 0)), mode)
-        assert np.array_equal(padded, expected)
+    for borders in ([1, 2, 3, 4], [0, 0, 22, 0], [9, 0, 9, 0], [60, 0, 0, 90], [0, 0, 0, 0]):
+        for pixels in (image, image[3:20, 5:32], image[4:5, 2:3]):
+            top, left, bottom, right = borders
+            expected = np.pad(pixels, ((top, bottom), (left, right), (0, 0)), mode)
+            create = functools.partial(kernels.pad_stage, np.array([borders]), mode)
+            check_output(create, pixels, expected)
 
 
 @pytest.mark.parametrize(("dtype", "channels"), CASES)
-def test_windows_may_leave_the_image(dtype: str, channels: int) -> None:
+def test_windows_may_leave_the_image(variant: str, dtype: str, channels: int) -> None:
     image = numbers(dtype, channels)
     fill = np.arange(1, channels + 1).astype(dtype)
     canvas = np.empty((HEIGHT + 200, WIDTH + 200, channels), dtype)
     canvas[...] = fill
     canvas[100:-100, 100:-100] = image
     windows = [[-3, -5, 40, 50], [4, 5, 6, 7], [-50, -60, 9, 9], [10, 30, 20, 9], [22, 36, 5, 5]]
-    for top, left, height, width in [*windows, [-9, 2, 12, 5], [30, 40, 3, 3]]:
-        stage = kernels.window_stage(np.array([[top, left, height, width]]), fill.tobytes())
+    for top, left, height, width in [*windows, [-9, 2, 12, 5], [30, 40, 3, 3], [0, -90, 5, 7]]:
+        window = np.array([[top, left, height, width]])
         rows, columns = slice(100 + top, 100 + top + height), slice(100 + left, 100 + left + width)
-        assert np.array_equal(run(stage, image), canvas[rows, columns])
+        create = functools.partial(kernels.window_stage, window, fill.tobytes())
+        check_output(create, image, canvas[rows, columns])
 
 
 @pytest.mark.parametrize(("dtype", "channels"), CASES)
@@ -142,13 +170,18 @@ def test_what_cannot_be_erased_is_left_to_python() -> None:
 def test_what_a_window_cannot_be_is_left_to_python() -> None:
     image = numbers("uint8", 3)
     for window in ([0, 0, 0, 5], [0, 0, 2**40, 5], [2**62, 0, 5, 5]):
-        assert kernels.run_stage(kernels.window_stage(np.array([window]), b"abc"), 0, image) is None
-    of_gray = kernels.window_stage(np.array([[-1, 0, 5, 5]]), b"a")
+        stage = kernels.window_stage(np.array([window]), b"abc", None, None)
+        assert kernels.run_stage(stage, 0, image) is None
+    of_gray = kernels.window_stage(np.array([[-1, 0, 5, 5]]), b"a", None, None)
     assert kernels.run_stage(of_gray, 0, image) is None
     with pytest.raises(ValueError, match="more than a pixel"):
-        kernels.window_stage(np.array([[0, 0, 5, 5]]), bytes(17))
+        kernels.window_stage(np.array([[0, 0, 5, 5]]), bytes(17), None, None)
     with pytest.raises(ValueError, match="edge, reflect or symmetric"):
-        kernels.pad_stage(np.array([[0, 0, 5, 5]]), "wrap")
+        kernels.pad_stage(np.array([[0, 0, 5, 5]]), "wrap", None, None)
+    slot = np.zeros((1, 3, HEIGHT + 9, WIDTH + 9), np.uint8), None, None
+    other_size = kernels.pad_stage(np.array([[4, 5, 6, 4]]), "edge", None, slot)
+    assert kernels.run_program(other_size, [0], [image]) == [0]
+    assert not slot[0].any()
 
 
 @pytest.mark.parametrize(("dtype", "channels"), CASES)
