@@ -239,9 +239,8 @@ def _print_skipped(loader: "Loader", result: "Measurement") -> None:
         )
 
 
-_PROFILING = (compare.compare, compare.parity, profile.profile, profile.tune)
 for _command in (
-    *_PROFILING,
+    *(compare.compare, compare.parity, profile.profile, profile.tune),
     drawing.gallery,
     inspect.inspect,
     listing.list_,

@@ -1,4 +1,4 @@
-"""The primitive `add` in DALI: the numbers, and the graph for a GPU."""
+"""Noise that is added in DALI: the numbers, and the graph for a GPU."""
 
 from typing import Any
 
