@@ -5,12 +5,15 @@ the text of the config says, and keeps the answers of the store in memory. It ch
 nothing is used unless the task comes to be of the same data set and cache.
 """
 
-import json
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.fetching import draw_first
+from gpupipe.cache.early_request import choose_first
 from gpupipe.cache.listing import Listing
+from gpupipe.cache.range_reader import FetchedRange
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 from gpupipe.cache.store_listing import StoreRows, list_samples
@@ -49,25 +52,21 @@ class EarlyListing:
         return self.outcome
 
 
-def list_early(line: bytes) -> EarlyListing | None:
+def list_early(data: Any, parts: Mapping[str, Future[FetchedRange]] = {}) -> EarlyListing | None:
     """List a data set, unless the cache has a listing, or the settings are not whole.
 
     Args:
-        line: JSON: the `data` of a config, or the text of a config in YAML. It may be empty.
+        data: The `data` of a config, or None.
+        parts: What `early_request.request_shards` asked for.
     """
     try:
-        data = json.loads(line)
-        if isinstance(data, str):
-            import yaml
-
-            data = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))["data"]
         options = CacheOptions(**data["cache"])
         dataset = DataSet(**{name: data[name] for name in DataSet.model_fields.keys() & data})
         cache = options.model_copy(update={"dir": options.dir.absolute()})
         is_folder = dataset.shards is not None and find_format(dataset).is_folder
         if is_folder or CacheFolder(cache).listing_path.exists():
             return None
-        store = Store(dataset, cache.retries, cache.timeout)
+        store = Store(dataset, cache.retries, cache.timeout, parts=parts)
         return EarlyListing(dataset, cache, store, _list(dataset, cache, store))
     except Exception:  # the task says what is wrong
         return None
@@ -77,10 +76,11 @@ def _list(dataset: DataSet, cache: CacheOptions, store: Store) -> Listing | Data
     has_shards = dataset.shards is not None and not find_format(dataset).is_sized
 
     def begin_to_fetch(rows: StoreRows) -> None:
-        """Begin to fetch the shard that comes first into an empty cache."""
-        if has_shards and cache.workers and cache.rate_limit is None:
-            weights = rows.weights if dataset.weight is not None else None
-            store.prefetch(rows.names[draw_first(len(rows.names), dataset.seed, weights)])
+        """Begin to fetch the shards that come first into an empty cache."""
+        if has_shards and cache.workers and cache.rate_limit is None and not store.parts:
+            weights = rows.weights.tolist() if dataset.weight is not None else None
+            chosen = choose_first(len(rows.names), dataset.seed, weights)
+            store.prefetch([rows.names[row] for row in chosen])
 
     try:
         return list_samples(dataset, store, cache.connections, begin_to_fetch)

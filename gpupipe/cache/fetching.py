@@ -7,7 +7,7 @@ again.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -124,7 +124,9 @@ class RowSelection:
         self._generation = -1
         self._is_uncached: NDArray[np.bool_] = np.empty(0, bool)
 
-    def draw(self, number: int, failed: FailedRows) -> NDArray[np.int64]:
+    def draw(
+        self, number: int, failed: FailedRows, preferred: Sequence[int] = ()
+    ) -> NDArray[np.int64]:
         """Draw up to 100,000 rows that no worker has cached or is fetching.
 
         Draws without replacement, with probabilities in proportion to the weights. To do this, it
@@ -135,14 +137,20 @@ class RowSelection:
             number: The number of the shard, which seeds the draw.
             failed: Rows that could not be fetched. `draw` removes those that another worker has
                 fetched since.
+            preferred: Rows that come before all others, in this order.
         """
         rows = self._list_available(failed)
         if not len(rows):
             return rows
-        times = _draw_times(rows, self._seed, number, self._weights)
+        draw = np.random.default_rng([self._seed, number])
+        times = draw.exponential(size=len(rows))
+        if self._weights is not None:
+            times /= self._weights[rows]
         if self._counts is not None:
             times /= 1 + times  # the same order, within [0, 1)
             times += self._counts[rows]
+        for n, row in enumerate(reversed(preferred), 1):
+            times[rows == row] = -n
         count = min(len(rows), _MAX_DRAWN_ROWS)
         first = np.argpartition(times, count - 1)[:count]
         return rows[first[np.argsort(times[first])]]
@@ -222,20 +230,6 @@ class RowSelection:
             total += stored_size
         is_exact = all(self._listing.sizes[s.row] != UNKNOWN for s in samples)
         return samples, total if is_exact else max(total, shard_size)
-
-
-def _draw_times(
-    rows: NDArray[np.int64], seed: int, number: int, weights: NDArray[np.float64] | None
-) -> NDArray[np.float64]:
-    """Return a number of each row, float64 (N,), by which they come, smallest first."""
-    times = np.random.default_rng([seed, number]).exponential(size=len(rows))
-    return times if weights is None else times / weights[rows]
-
-
-def draw_first(count: int, seed: int, weights: NDArray[np.float64] | None) -> int:
-    """Return which of `count` rows the first `RowSelection.draw` of an empty cache has first."""
-    rows = np.arange(count) if weights is None else np.flatnonzero(weights > 0)
-    return int(rows[np.argmin(_draw_times(rows, seed, 0, weights))])
 
 
 class Fetcher:

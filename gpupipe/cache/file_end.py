@@ -4,7 +4,8 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpupipe.cache.store import FetchedRange, StoreError
+from gpupipe.cache.range_reader import FetchedRange
+from gpupipe.cache.store import StoreError
 from gpupipe.formats import DamagedError
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+PART = 8 << 20
+"""How many bytes of a large file are read at a time."""
 _PIECE = 1 << 20
 """Bytes of a piece of a part: it is written while the processor's cache has it. To join 8 MB first
 takes three times as long.
@@ -49,6 +51,13 @@ _AZURE_DEFAULTS = {"DefaultEndpointsProtocol": "https", "EndpointSuffix": "core.
 _GOOGLE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
+class FetchedRange(NamedTuple):
+    """Bytes of a file, and its ETag as the store told it with them; "" if it told none."""
+
+    data: bytes | memoryview
+    etag: str
+
+
 class NoRangesError(Exception):
     """The server does not send parts of files."""
 
@@ -64,8 +73,8 @@ class RangeReader:
     def __init__(self, store: Any, timeout: float) -> None:
         self._store, self._timeout = store, timeout
 
-    def read(self, name: str, begin: int, end: int) -> tuple[memoryview, str]:
-        """Return bytes `begin` to `end` of a file, fewer if it ends before; and the file's ETag.
+    def read(self, name: str, begin: int, end: int) -> FetchedRange:
+        """Return bytes `begin` to `end` of a file, fewer if it ends before.
 
         Raises:
             NoRangesError: The server does not send parts of files.
@@ -73,7 +82,7 @@ class RangeReader:
         """
         with self._translate_errors():
             result = self._get(name, begin, end)
-            return memoryview(result.bytes()), result.meta["e_tag"] or ""
+            return FetchedRange(memoryview(result.bytes()), result.meta["e_tag"] or "")
 
     def copy(
         self, name: str, begin: int, end: int, write: Callable[[memoryview, int], object]

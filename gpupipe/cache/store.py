@@ -7,10 +7,10 @@ or CRC-32C, `Store.fetch` also compares it with the content.
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpupipe.cache.digests import (
     Digest,
@@ -36,23 +36,20 @@ from gpupipe.cache.listing import (
     hash_file_version,
     hash_version,
 )
-from gpupipe.cache.range_reader import NoRangesError, can_read, create_range_reader
+from gpupipe.cache.range_reader import (
+    PART,
+    FetchedRange,
+    NoRangesError,
+    can_read,
+    create_range_reader,
+)
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import DISK_FULL
 from gpupipe.errors import DataError
 
-PART = 8 << 20
-"""How many bytes of a large file are read at a time."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _DENIED = (401, 403)
 _ENDS_IN_MD5 = re.compile(r"\b[0-9a-f]{32}$")
-
-
-class FetchedRange(NamedTuple):
-    """Bytes of a file, and its ETag as the store told it with them; "" if it told none."""
-
-    data: bytes | memoryview
-    etag: str
 
 
 class UnfetchableError(Exception):
@@ -83,9 +80,11 @@ class Store:
         retries: Attempts to fetch a file after the first one.
         timeout: Seconds that an attempt may take.
         pause: Called between two attempts, with the number of seconds to sleep.
+        parts: The first PART bytes of files, for the `read_range` of them to come.
 
     Attributes:
         url: The data set's url.
+        parts: Those that were not read yet.
     """
 
     def __init__(
@@ -94,13 +93,14 @@ class Store:
         retries: int,
         timeout: float,
         pause: Callable[[float], None] = time.sleep,
+        parts: Mapping[str, Future[FetchedRange]] = {},
     ) -> None:
         self.url, self._retries, self._timeout, self._pause = dataset.url, retries, timeout, pause
         self._files, self._root = open_file_system(dataset.url, dataset.storage_options)
         self._reader = None
         if dataset.shards is not None:
             self._reader = create_range_reader(dataset.url, dataset.storage_options, timeout)
-        self._prefetched: dict[str, Future[FetchedRange]] = {}
+        self.parts = dict(parts)
 
     def list_files(self, folder: str = "") -> dict[str, dict[str, Any]]:
         """List the files below the url, or below a folder of it.
@@ -274,9 +274,10 @@ class Store:
         if file.tag and not has_version(now, file.tag):
             raise ChangedError(str(_NotAsListedError(describe_change(file.version, now))))
 
-    def prefetch(self, name: str) -> None:
-        """Begin to read the first PART bytes of a file, for the `read_range` of them to come."""
-        self._prefetched[name] = ThreadPoolExecutor(1).submit(self._read_once, name, 0, PART)
+    def prefetch(self, names: Sequence[str]) -> None:
+        """Begin to read the first PART bytes of files, one after the other, into `parts`."""
+        pool = ThreadPoolExecutor(1)
+        self.parts |= {name: pool.submit(self._read_once, name, 0, PART) for name in names}
 
     def read_range(self, name: str, begin: int, end: int) -> FetchedRange:
         """Return bytes `begin` to `end` of a file; all of it from a server that knows no ranges.
@@ -287,8 +288,11 @@ class Store:
         """
 
         def read() -> FetchedRange:
-            coming = None if begin else self._prefetched.pop(name, None)
-            result = coming.result() if coming else self._read_once(name, begin, end)
+            coming = None if begin else self.parts.pop(name, None)
+            try:
+                result = coming.result() if coming else self._read_once(name, begin, end)
+            except NoRangesError:  # of a part that was asked for before there was this store
+                result = self._read_once(name, begin, end)
             if (count := len(result.data)) < end - begin:
                 raise OSError(f"{count:,} bytes came in place of {end - begin:,}")
             return result
@@ -309,7 +313,7 @@ class Store:
         """
 
         def copy() -> tuple[int, str]:
-            if self._reader is None or not can_read(name) or name in self._prefetched:
+            if self._reader is None or not can_read(name) or name in self.parts:
                 data, etag = self.read_range(name, begin, end)
                 write(data, begin if len(data) <= end - begin else 0)
                 return len(data), etag
@@ -328,7 +332,7 @@ class Store:
     def _read_once(self, name: str, begin: int, end: int) -> FetchedRange:
         if self._reader is not None and can_read(name):
             try:
-                return FetchedRange(*self._reader.read(name, begin, end))
+                return self._reader.read(name, begin, end)
             except NoRangesError:
                 self._reader = None
         data: bytes = self._call_with_timeout("cat_file", self._path(name), start=begin, end=end)

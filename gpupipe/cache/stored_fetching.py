@@ -12,11 +12,10 @@ from typing import TypeVar
 from gpupipe.cache.digests import compute_digest
 from gpupipe.cache.fetching import FetchStatistics
 from gpupipe.cache.listing import UNKNOWN, Listing, StoredFile
+from gpupipe.cache.range_reader import PART, FetchedRange
 from gpupipe.cache.rate_limit import RateLimit
 from gpupipe.cache.store import (
-    PART,
     ChangedError,
-    FetchedRange,
     Store,
     StoreError,
     UnfetchableError,

@@ -1,6 +1,7 @@
 """Caches the shards of a store as they are: fetches a shard, and indexes it."""
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +82,8 @@ class StoredShardFiller(ShardPublisher):
         return self._claim(name, [row_of(name)], reserved, before)
 
     def _claim_new(self) -> ShardJob | FillOutcome:
-        rows = self._selection.draw(self._folder.commit_log.generation, self.statistics.failed)
+        number, failed = self._folder.commit_log.generation, self.statistics.failed
+        rows = self._selection.draw(number, failed, self._find_coming())
         if not len(rows):
             return self._explain_nothing_to_fetch()
         row = int(rows[0])
@@ -89,6 +91,12 @@ class StoredShardFiller(ShardPublisher):
         if not evict.make_room(self._folder, reserved + disk_size(1)):
             return "no room"
         return self._claim(name_of(row), [row], reserved)
+
+    def _find_coming(self) -> list[int]:
+        """Return the rows of shards of which the store was asked for a part."""
+        names = self._listing.names
+        rows = {name: bisect_left(names, name) for name in self._store.parts}
+        return [row for name, row in rows.items() if row < len(names) and names[row] == name]
 
     def _write(self, job: ShardJob) -> CachedShard | FillOutcome:
         (row,) = job.rows

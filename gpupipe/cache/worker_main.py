@@ -2,7 +2,7 @@
 
     python -m gpupipe.cache.worker_main [PROTOCOL...]
 
-The first line of standard input is that of `early_listing.list_early`. Each further line is a task.
+The first line of standard input is that of `early_request.read_data`. Each further line is a task.
 The worker imports fsspec's clients of the protocols, such as s3, before its first task. It ends
 when standard input is closed, or when its parent has ended: a fork of the parent may hold the pipe
 open.
@@ -27,9 +27,14 @@ def main(protocols: Sequence[str]) -> NoReturn:
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with pause_collection():
+        from gpupipe.cache import early_request
+
+        data = early_request.read_data(lines.get())
+        parts = early_request.request_shards(data)
+
         from gpupipe.cache import early_listing
 
-        early = early_listing.list_early(lines.get())
+        early = early_listing.list_early(data, parts)
 
         from gpupipe.cache import downloader, file_system
 

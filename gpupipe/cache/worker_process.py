@@ -44,7 +44,7 @@ def _start(expected: bytes, *protocols: str) -> ChildProcess:
     """Start a worker without a task, which imports the clients of some protocols.
 
     Args:
-        expected: The line for `early_listing.list_early`.
+        expected: The line for `early_request.read_data`.
         protocols: The protocols, such as s3.
     """
     python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -66,7 +66,7 @@ def start_early(expected: bytes, *protocols: str) -> Iterator[None]:
     with settings that need no worker.
 
     Args:
-        expected: The line for `early_listing.list_early`, without its end.
+        expected: The line for `early_request.read_data`, without its end.
         protocols: The protocols of the store, such as s3.
     """
     process = _start(expected, *protocols)

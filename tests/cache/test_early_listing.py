@@ -1,6 +1,7 @@
 """A data set is listed before the task to do so comes, and its first shard is on its way."""
 
 import json
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from cache.conftest import Make
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.early_listing import EarlyListing, list_early
+from gpupipe.cache.early_request import read_data
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store_listing import list_samples
 from gpupipe.cache.stored_fill import create_filler
@@ -32,8 +34,10 @@ def describe(url: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
 
 
 def list_it(data: Any) -> EarlyListing:
-    early = list_early(json.dumps(data).encode() + b"\n")
+    early = list_early(data)
     assert early is not None
+    for part in early.store.parts.values():
+        wait([part])
     return early
 
 
@@ -43,7 +47,8 @@ def test_the_first_worker_asks_for_nothing_again(
 ) -> None:
     with serve(tars) as (url, faults):
         data = describe(url, tmp_path)
-        early = list_it(YAML.format(**data) if is_text else data)
+        line = json.dumps(YAML.format(**data) if is_text else data).encode()
+        early = list_it(read_data(line + b"\n"))
         assert not (tmp_path / "cache").exists()
         dataset = DataSet(url=url, shards="**/*.tar", label=None)
         cache = CacheOptions(dir=tmp_path / "cache", max_bytes="50MB")
@@ -56,13 +61,15 @@ def test_the_first_worker_asks_for_nothing_again(
         assert rows.tags.tolist() == made.listing.tags.tolist()
         filler = create_filler(CacheFolder(cache), dataset, early.store)
         faults.errors = {".tar": 1}  # of the next that is asked for
-        assert filler.publish_shard() == "published"
+        for _ in range(3):
+            assert filler.publish_shard() == "published"
         asked = [path for path in faults.asked if path.endswith(".tar")]
-        assert len(asked) == 1, "the part that came early is the one of the first shard"
-        assert filler.statistics.bytes == (tars / asked[0].lstrip("/")).stat().st_size
+        assert len(asked) == 3, "the parts that came early are those of the first shards"
+        sizes = [(tars / path.lstrip("/")).stat().st_size for path in asked]
+        assert filler.statistics.bytes == sum(sizes)
         faults.errors.clear()
         assert filler.publish_shard() == "published"
-        assert len([path for path in faults.asked if path.endswith(".tar")]) == 2
+        assert len([path for path in faults.asked if path.endswith(".tar")]) == 4
 
 
 def test_a_part_that_fails_is_asked_for_again(tars: Path, tmp_path: Path, make: Make) -> None:
@@ -72,7 +79,9 @@ def test_a_part_that_fails_is_asked_for_again(tars: Path, tmp_path: Path, make: 
         made = make({"url": url, "shards": "**/*.tar"}, max_bytes="50MB", shard_size=1)
         filler = create_filler(made.folder, made.dataset, early.store)
         assert filler.publish_shard() == "published"
-        assert len([path for path in faults.asked if path.endswith(".tar")]) == 2
+        asked = [path for path in faults.asked if path.endswith(".tar")]
+        assert len(asked) == 4
+        assert asked[3] == asked[0]
 
 
 @pytest.mark.parametrize("options", [{"rate_limit": "1MB"}, {"workers": 0}])
@@ -105,20 +114,20 @@ def test_why_a_store_cannot_be_listed_is_what_the_task_tells(tmp_path: Path) -> 
     ],
 )
 def test_settings_that_are_not_whole_are_left_to_the_task(line: bytes) -> None:
-    assert list_early(line) is None
+    assert list_early(read_data(line)) is None
 
 
-def test_shards_that_all_weigh_nothing_are_left_to_the_task(tars: Path, tmp_path: Path) -> None:
+def test_shards_that_weigh_nothing_are_not_asked_for(tars: Path, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,weight\na/000.tar,0\nb/001.tar,1\n")
     manifest = {"manifest": str(tmp_path / "list.csv"), "weight": "weight", "shards": "a/*.tar"}
     data = describe(f"file://{tars}", tmp_path) | manifest
-    assert list_early(json.dumps(data).encode()) is None
+    assert list_it(data).store.parts == {}
 
 
 def test_a_cache_that_has_a_listing_needs_none(blobs: Path, make: Make) -> None:
     made = make()
     data = {"url": made.dataset.url, "cache": {"dir": str(made.folder.dir), "max_bytes": "4MB"}}
-    assert list_early(json.dumps(data).encode()) is None
+    assert list_early(data) is None
     made.folder.listing_path.unlink()
     rows = list_it(data).get_rows()
     assert rows.fingerprint == list_samples(made.dataset, made.filler._store).fingerprint

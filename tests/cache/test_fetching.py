@@ -99,3 +99,14 @@ def test_what_another_worker_fetches_comes_before_the_next_pass(make: Any) -> No
         failed.add(int(rows[0]), "404")  # whatever another worker has with it
         assert len(selection.draw(4, failed)) == 39
         claim.release()
+
+
+def test_preferred_rows_come_first_if_they_are_available(make: Any) -> None:
+    made = make()
+    selection = RowSelection(made.folder, made.listing, seed=0, is_weighted=False)
+    failed = FailedRows()
+    failed.add(9, "gone")
+    with made.folder.lock():
+        rows = selection.draw(0, failed, preferred=[9, 30, 7, 99]).tolist()
+    assert rows[:2] == [30, 7]
+    assert sorted(rows) == [row for row in range(40) if row != 9]

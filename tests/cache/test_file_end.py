@@ -7,7 +7,8 @@ import pytest
 
 from gpupipe.cache import file_end
 from gpupipe.cache.file_end import FileEnd
-from gpupipe.cache.store import FetchedRange, StoreError
+from gpupipe.cache.range_reader import FetchedRange
+from gpupipe.cache.store import StoreError
 from gpupipe.formats import DamagedError
 
 SIZE = 1_000_003

@@ -1,0 +1,127 @@
+"""A web server is asked for the first shards before a download worker imports the rest."""
+
+import shutil
+from collections import Counter
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache.conftest import Make
+from gpupipe.cache.early_listing import list_early
+from gpupipe.cache.early_request import choose_first, request_shards
+from gpupipe.cache.stored_fill import create_filler
+from helpers.faulty_store import serve
+
+
+@pytest.fixture
+def folder(tars: Path, tmp_path: Path) -> Path:
+    """Six tars in one folder, and a file whose name needs quotes."""
+    root = tmp_path / "store" / "train"
+    root.mkdir(parents=True)
+    for path in tars.rglob("*.tar"):
+        shutil.copy(path, root)
+    (root / "a b.tar").touch()
+    return root
+
+
+def describe(url: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
+    cache = {"dir": str(tmp_path / "cache"), "max_bytes": "50MB"}
+    data = {"source": "remote", "url": url, "shards": "0*.tar", "label": None, "cache": cache}
+    return data | options
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_the_first_shards_are_those_that_were_asked_for(
+    folder: Path, tmp_path: Path, make: Make, has_ranges: bool
+) -> None:
+    with serve(folder.parent) as (url, faults):
+        faults.has_ranges = has_ranges
+        data = describe(f"{url}/train", tmp_path)
+        parts = request_shards(data)
+        wait(parts.values())
+        assert len(parts) == 3
+        assert faults.asked == ["/train/", *(f"/train/{name}" for name in parts)]
+        early = list_early(data, parts)
+        assert early is not None
+        assert len(early.get_rows()) == 6
+        made = make({"url": f"{url}/train", "shards": "0*.tar"}, max_bytes="50MB", shard_size=1)
+        filler = create_filler(made.folder, made.dataset, early.store)
+        for name in parts:
+            assert filler.publish_shard() == "published"
+            shard = made.folder.commit_log.list_published(0)[-1].name
+            assert made.listing.names[int(shard) - 1] == name
+            assert made.folder.shard_path(shard).read_bytes() == (folder / name).read_bytes()
+        if has_ranges:
+            assert sum(path.endswith(".tar") for path in faults.asked) == 3
+        assert early.store.parts == {}
+
+
+def test_a_shard_that_the_listing_lacks_is_not_fetched(
+    folder: Path, tmp_path: Path, make: Make
+) -> None:
+    with serve(folder.parent) as (url, _):
+        parts = request_shards(describe(f"{url}/train", tmp_path))
+        lost, *others = parts
+        (folder / lost).unlink()
+        made = make({"url": f"{url}/train", "shards": "0*.tar"}, max_bytes="50MB", shard_size=1)
+        early = list_early(describe(f"{url}/train", tmp_path / "other"), parts)
+        assert early is not None
+        filler = create_filler(made.folder, made.dataset, early.store)
+        assert [filler.publish_shard() for _ in range(6)] == ["published"] * 5 + ["complete"]
+        assert early.store.parts.keys() == {lost}
+        published = [int(shard.name) - 1 for shard in made.folder.commit_log.list_published()]
+        assert [made.listing.names[row] for row in published[:2]] == others
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"storage_options": {"headers": {"a": "b"}}},
+        {"manifest": "list.csv"},
+        {"shards": "*.npy"},
+        {"shards": "a/*.tar"},
+        {"shards": ["0*.tar"]},
+        {"shards": "x*.tar"},
+        {"cache": {"dir": "/a", "workers": 0}},
+        {"cache": {"dir": "/a", "rate_limit": "1MB"}},
+        {"cache": None},
+    ],
+)
+def test_other_data_sets_wait_for_their_listing(
+    folder: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with serve(folder) as (url, faults):
+        assert request_shards(describe(url, tmp_path, **options)) == {}
+        assert faults.asked == ["/"] * (options == {"shards": "x*.tar"})
+
+
+def test_nothing_is_asked_for_where_a_listing_is(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "listing.idx").touch()
+    with serve(folder) as (url, faults):
+        assert request_shards(describe(url, tmp_path)) == {}
+        for other in (None, [], {}, describe("s3://bucket/train", tmp_path)):
+            assert request_shards(other) == {}
+        assert faults.asked == []
+
+
+@pytest.mark.parametrize("fault", ["errors", "forbidden", "gone", "cuts"])
+def test_a_page_that_cannot_be_read_is_left_to_the_listing(
+    folder: Path, tmp_path: Path, fault: str
+) -> None:
+    with serve(folder) as (url, faults):
+        getattr(faults, fault)["/"] = 1
+        assert request_shards(describe(url, tmp_path)) == {}
+        assert len(request_shards(describe(url, tmp_path))) == 3
+
+
+def test_shards_are_drawn_by_weight() -> None:
+    assert choose_first(100, 0) == choose_first(100, 0, [1.0] * 100)
+    assert choose_first(100, 0) != choose_first(100, 1)
+    assert choose_first(2, 0) in ([0, 1], [1, 0])
+    assert choose_first(4, 0, [0.0, 1.0, 0.0, 0.0]) == [1]
+    counts = Counter(choose_first(10, seed, [3.0] + [1.0] * 9)[0] for seed in range(2000))
+    assert 420 < counts.pop(0) < 580, "3 of 12"
+    assert all(110 < count < 230 for count in counts.values()), "1 of 12 each"
