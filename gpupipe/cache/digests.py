@@ -1,4 +1,5 @@
-"""The digests by which stores say what is in a file: MD5, and CRC-32C if the store has no MD5.
+"""The digests by which stores say what is in a file: MD5, CRC-32C if the store has no MD5, or
+SHA-256 on the hub of Hugging Face.
 
 Google Cloud Storage has no MD5 of composed objects, and S3 none of those that came in parts or are
 encrypted. Both may have their CRC-32C. It is compared if the package crc32c or google_crc32c is
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-Kind = Literal["MD5", "CRC32C"]
+Kind = Literal["MD5", "CRC32C", "SHA256"]
 
 
 class Digest(NamedTuple):
@@ -26,6 +27,8 @@ def find_digest(info: Mapping[str, Any]) -> Digest | None:
     """Return the digest of a file's content in fsspec's description of it; None without any."""
     settings = info.get("content_settings") or {}  # of Azure
     md5 = info.get("md5Hash") or info.get("Content-MD5") or settings.get("content_md5")
+    if sha256 := (info.get("lfs") or {}).get("sha256"):
+        return Digest("SHA256", sha256)
     return _decode("MD5", md5, 16) or find_crc32c(info.get("crc32c"))
 
 
@@ -53,11 +56,11 @@ def _decode(kind: Kind, value: object, size: int) -> Digest | None:
 
 def compute_digest(kind: Kind, blocks: Iterable[bytes]) -> str:
     """Return the digest of the blocks of a file, in hexadecimal."""
-    if kind == "MD5":
-        md5 = hashlib.md5(usedforsecurity=False)
+    if kind != "CRC32C":
+        digest = hashlib.new(kind, usedforsecurity=False)
         for block in blocks:
-            md5.update(block)
-        return md5.hexdigest()
+            digest.update(block)
+        return digest.hexdigest()
     extend = _find_crc32c()
     assert extend is not None
     crc = 0

@@ -37,7 +37,7 @@ _MAX_PAUSE = 3.0
 _LAST = {"one": ("published",), "fill": ("complete", "no room", "failed")}
 """The outcomes that end a task."""
 _SHOWN_FAILURES = 5
-_MAX_REASON_LENGTH = 300
+_MAX_REASON_LENGTH = 600
 _RATE_SECONDS = 10.0
 _STATES = {
     "complete": "nothing to fetch: all that may be drawn is there",

@@ -1,6 +1,9 @@
 """fsspec's file systems: opens that of a URL, calls it with a timeout, and describes its errors."""
 
 import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +16,15 @@ S3_URLS = ("s3://", "s3a://")
 _S3_OPTIONS = {"max_concurrency": 1}
 """Makes s3fs fetch an object in one request. By default, it asks for the size first, then fetches
 parts at the same time. A download worker already fetches many objects at the same time.
+"""
+_HUB_URL = "hf://"
+_HUB_KEYWORDS: dict[str, dict[str, Any]] = {
+    "find": {"refresh": True},
+    "info": {"refresh": True, "expand_info": True},  # alone, refresh leaves out the version
+    "cat_file": {"cache_type": "none"},
+}
+"""For methods of huggingface_hub's file system. By default it answers from earlier listings, and
+reads 5 MB more than it is asked for.
 """
 
 
@@ -58,18 +70,33 @@ def read_url(url: str, dataset: DataSet) -> bytes:
     return data
 
 
+def list_below(files: Any, path: str) -> dict[str, dict[str, Any]]:
+    """Return fsspec's description of each file below a path, as the store has them now."""
+    keywords = _HUB_KEYWORDS["find"] if files.protocol == "hf" else {}
+    entries: dict[str, dict[str, Any]] = files.find(path, detail=True, **keywords)
+    return entries
+
+
 def call_with_timeout(
     files: Any, timeout: float, method: str, *arguments: Any, **keywords: Any
 ) -> Any:
     """Call a method of a file system and return its result.
 
-    If the file system is asynchronous, as it is for all network stores, a call that takes
-    longer than the timeout raises OSError.
+    A call that takes longer than the timeout raises OSError, unless the files are local.
     """
     from fsspec.asyn import AsyncFileSystem, sync
+    from fsspec.implementations.local import LocalFileSystem
 
-    if not isinstance(files, AsyncFileSystem):
+    if files.protocol == "hf":
+        keywords = _HUB_KEYWORDS.get(method, {}) | keywords
+    if isinstance(files, LocalFileSystem):
         return getattr(files, method)(*arguments, **keywords)
+    too_late = f"it was not whole after {timeout:g} s (data.cache.timeout)"
+    if not isinstance(files, AsyncFileSystem):
+        result = _run_in_thread(lambda: getattr(files, method)(*arguments, **keywords))
+        if not wait([result], timeout).done:
+            raise OSError(too_late)
+        return result.result()
 
     async def call() -> Any:
         try:
@@ -81,9 +108,23 @@ def call_with_timeout(
                 raise
             raise OSError(describe_error(cause)) from e
         except TimeoutError as e:
-            raise OSError(f"it was not whole after {timeout:g} s (data.cache.timeout)") from e
+            raise OSError(too_late) from e
 
     return sync(files.loop, call)
+
+
+def _run_in_thread(call: Callable[[], Any]) -> Future[Any]:
+    """Begin `call()` in a thread that does not keep the process from ending."""
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as e:
+            result.set_exception(e)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result
 
 
 def _find_http_failure(error: FileNotFoundError) -> BaseException | None:
@@ -101,3 +142,20 @@ def describe_error(error: BaseException) -> str:
     """Return an error as one line, with its type unless it is an OSError with a message."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
     return text if text and isinstance(error, OSError) else f"{type(error).__name__}: {text}"
+
+
+def find_status(error: BaseException) -> int:
+    """Return the HTTP status that an error of a store's client has; 0 if it has none."""
+    response = getattr(error, "response", None)
+    status: int = getattr(error, "status", 0) or getattr(response, "status_code", 0)
+    return status
+
+
+def advise_on_access(url: str) -> str:
+    """Return what to do if a store shows less of a URL than it has."""
+    if not url.startswith(_HUB_URL):
+        return "see data.url and data.storage_options"
+    return (
+        "see data.url (hf://datasets/OWNER/NAME); if it is private or gated, accept its terms on "
+        "its page, and run `hf auth login`, or set HF_TOKEN or data.storage_options.token"
+    )

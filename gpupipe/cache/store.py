@@ -22,8 +22,11 @@ from gpupipe.cache.digests import (
 )
 from gpupipe.cache.file_system import (
     S3_URLS,
+    advise_on_access,
     call_with_timeout,
     describe_error,
+    find_status,
+    list_below,
     open_file_system,
 )
 from gpupipe.cache.listing import (
@@ -48,7 +51,7 @@ from gpupipe.cache.shared_files import DISK_FULL
 from gpupipe.errors import DataError
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-_DENIED = (401, 403)
+_DENIED, _GONE = (401, 403), (404, 410)
 _ENDS_IN_MD5 = re.compile(r"\b[0-9a-f]{32}$")
 
 
@@ -113,11 +116,10 @@ class Store:
         """
         path = self._path(folder) if folder else self._root
         try:
-            entries = self._files.find(path, detail=True)
+            entries = list_below(self._files, path)
         except Exception as e:  # whatever the clients of the stores raise
             raise DataError(
-                f"{self.url}: cannot be listed: {describe_error(e)}: see data.url and "
-                "data.storage_options"
+                f"{self.url}: cannot be listed: {describe_error(e)}: {advise_on_access(self.url)}"
             ) from e
         if not entries and not self._files.exists(self._root):
             raise DataError(f"{self.url}: no such folder: set data.url")
@@ -183,16 +185,15 @@ class Store:
                 return call()
             except UnfetchableError:
                 raise
-            except FileNotFoundError as e:  # some clients tell no more than the URL
-                raise UnfetchableError(f"the store does not have it ({describe_error(e)})") from e
-            except PermissionError as e:
-                raise UnfetchableError(f"the store denies access ({describe_error(e)})") from e
             except Exception as e:  # whatever the clients of the stores raise
                 if isinstance(e, OSError) and e.errno in DISK_FULL:  # of the target
                     raise
-                reason = describe_error(e)
-                if getattr(e, "status", 0) in _DENIED:  # of a web server
-                    raise UnfetchableError(f"the store denies access ({reason})") from e
+                reason, status = describe_error(e), find_status(e)
+                if isinstance(e, FileNotFoundError) or status in _GONE:
+                    raise UnfetchableError(f"the store does not have it ({reason})") from e
+                if isinstance(e, PermissionError) or status in _DENIED:
+                    denial = f"the store denies access ({reason}): {advise_on_access(self.url)}"
+                    raise UnfetchableError(denial) from e
                 kind = ChangedError if isinstance(e, _NotAsListedError) else StoreError
             if attempt < self._retries:
                 self._pause(

@@ -28,6 +28,13 @@ def test_where_a_store_says_an_md5() -> None:
         assert find_digest({"md5Hash": value}) is None
 
 
+def test_the_hub_says_a_sha_256_of_files_in_lfs() -> None:
+    digest = Digest("SHA256", hashlib.sha256(CONTENT).hexdigest())
+    assert find_digest({"lfs": {"sha256": digest.value, "size": len(CONTENT)}}) == digest
+    assert find_digest({"lfs": None}) is None
+    assert compute_digest("SHA256", [CONTENT[:4], CONTENT[4:]]) == digest.value
+
+
 def test_a_crc_is_taken_if_it_is_that_of_the_whole_file() -> None:
     pytest.importorskip("crc32c")
     assert find_digest({"crc32c": encode(CRC)}) == Digest("CRC32C", CRC.hex())

@@ -8,7 +8,7 @@
   format, with _other and _tiff; corpus_table, corpus_process), jpeg_kinds, odd_images.
 - Broken images: corrupt_images, cut_jpegs, damaged_scans, mixed_files, png_job.
 - Data sets in files: arrays, folders, manifests, record_files, tfrecords, zip_files, lmdb_files,
-  served_archives, cache_contents.
+  served_archives, cache_contents, hub (of Hugging Face, on loopback).
 - Steps: every_step, step_examples, odd_steps, augment_draws, distributions, color_differences,
   dali_nodes, kernel_arguments, kernel_variants (the extension, for each processor), color_stages.
 - Configs as text: config_texts, pipeline_texts, language_server, code_blocks, browsers.
