@@ -18,6 +18,7 @@
 namespace gpupipe::avx512 {
 
 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[]);
+void merge(const uint8_t* const planes[], uint8_t* pixels, int width);
 
 }  // namespace gpupipe::avx512
 

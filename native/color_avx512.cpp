@@ -74,7 +74,9 @@ AVX512 void split(const uint8_t* pixels, uint8_t* const planes[], int count) {
   }
 }
 
-AVX512 void merge(const uint8_t* const planes[], uint8_t* pixels, int count) {
+}  // namespace
+
+AVX512 void avx512::merge(const uint8_t* const planes[], uint8_t* pixels, int count) {
   for (int n = 0; n < count; n += kVector) {
     const int64_t bytes = int64_t{count - n} * kChannels;
     const __mmask64 mask = mask_of(count - n);
@@ -86,6 +88,10 @@ AVX512 void merge(const uint8_t* const planes[], uint8_t* pixels, int count) {
           shuffle_three(v, kShuffles.merge[k], kShuffles.is_last_plane[k]));
   }
 }
+
+namespace {
+
+using avx512::merge;
 
 // The weights of the luma as digits of 8 bits with a sign, in each four bytes: 1, 2^8, 2^16.
 struct LumaDigits {

@@ -13,8 +13,9 @@ class Numbers {
     const bool is_known = buffer_.has_format("?i") || buffer_.has_format("lqd");
     if (!is_known || buffer_.axes() < 1 || buffer_.axes() > 2 || columns() < 1)
       return refuse("an argument of a change is no array of bool, int32, int64 or float64");
-    kind_ = buffer_.has_format("?") ? '?' : buffer_.has_format("i") ? 'i'
-            : buffer_.has_format("d") ? 'd' : 'q';
+    // A long, `l`, has 4 or 8 bytes.
+    const bool has_8 = buffer_.item_size() == 8;
+    kind_ = buffer_.has_format("?d") ? (has_8 ? 'd' : '?') : has_8 ? 'q' : 'i';
     return true;
   }
 

@@ -79,6 +79,18 @@ class Tally {
   alignas(64) int nans_[kChannels][kLanes] = {};
 };
 
+constexpr int kPixelsAhead = 512;  // that are fetched before they are read
+
+// Fetches kFew pixels of planes. Processors fetch ahead what is read from one or two of them, and
+// hardly what is read from three in turns.
+FLOAT_INLINE void fetch_few(const FloatPart& part, int64_t begin) {
+  constexpr int kLine = 16;  // floats of a line of the cache
+  if (begin + kFew > part.count) return;
+  for (int c = 0; c < part.channels; ++c)
+    for (int n = 0; n < kFew; n += kLine)
+      __builtin_prefetch(part.from + c * part.from_plane + begin + n, 0, 2);
+}
+
 // Reads `count` pixels of a part, and fills up with zeros.
 FLOAT_INLINE void read_few(const FloatPart& part, int64_t begin, int count, Planes& pixels) {
   pixels.channels = part.channels;
@@ -141,6 +153,7 @@ FLOAT_INLINE void change_few(const FloatChange* changes, int size, const FloatPa
     const int few = n == 0 && head ? head : kFew;
     const int count = part.count - n < few ? int(part.count - n) : few;
     for (int c = 0; c < kChannels; ++c) pixels.planes[c] = pixels.values[c];
+    if (part.from_plane) fetch_few(part, n + kPixelsAhead);
     read_few(part, n, count, pixels);
     for (int k = 0; k < size; ++k) change_planes(changes[k], pixels);
     if (tally) tally->add(pixels, count);

@@ -170,7 +170,10 @@ class Slot : public Target {
   void write_planes(const Variant& variant, const uint8_t* const planes[], const Rows& rows, int n,
                     int count) const {
     if (is_interleaved) {
-      merge_row(variant, planes, rows.pixels, channels, source_size(), width);
+      const bool is_copy = conversions_->parts[0].is_identity && !is_streamed();
+      uint8_t* const to = is_copy ? values + n * row : rows.pixels;
+      merge_row(variant, planes, to, channels, source_size(), width);
+      if (is_copy) return;
       write_pixels(variant, rows.pixels, rows, n);
       return;
     }

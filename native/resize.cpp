@@ -133,7 +133,10 @@ void resize_floats(const FloatVariant& floats, const Resize& r, const Slot& slot
   };
   float *const sums = take(end - begin), *const pixels = take(r.width);
   std::vector<const float*> sources(size_t(lines.size));
+  int fetched = lines.first[0];
   for (int n = 0; n < r.height; ++n) {
+    for (; fetched < lines.first[n] + lines.size + kRowsAhead / 4; ++fetched)
+      fetch_row(r.source, fetched);
     for (int k = 0; k < lines.size; ++k)
       sources[k] = reinterpret_cast<const float*>(r.source.row(lines.first[n] + k)) +
                    int64_t{begin} * channels;

@@ -213,13 +213,20 @@ def _deliver(conversion: Conversion, changes: Sequence[ops.Op], pixels: Pixels, 
         return
     slot = output.slot_array(row)
     planes = opencv_colors.split(image, slot if slot.dtype == np.uint8 else None)
-    _write_planes(planes, _compose(table, changes, planes.transpose(1, 2, 0), row), slot)
+    is_copy = not np.may_share_memory(planes, image)
+    levels = _compose(table, changes, planes.transpose(1, 2, 0), row, is_copy)
+    _write_planes(planes, levels, slot)
 
 
-def _compose(table: torch.Tensor, changes: Sequence[ops.Op], image: Array, row: int) -> Array:
-    """Return the delivered value of each level of each channel, (C, 256)."""
+def _compose(
+    table: torch.Tensor, changes: Sequence[ops.Op], image: Array, row: int, may_change: bool = False
+) -> Array:
+    """Return the delivered value of each level of each channel, (C, 256).
+
+    See `find_levels` for `may_change`.
+    """
     values: Array = table[:, 0].numpy()
-    levels = opencv_levels.find_levels(changes, image, row)
+    levels = opencv_levels.find_levels(changes, image, row, may_change)
     return values if levels is None else values[np.arange(len(values))[:, None], levels.T]
 
 

@@ -46,13 +46,17 @@ def _find_pointwise(op: ops.ColorOp, row: int) -> Array:
     return make_tables(op, np.arange(count) == row)
 
 
-def _look_up(planes: Array, levels: Array) -> Array:
-    """Replace the levels of planes, (C, H, W), by `levels`, (256, 1) or (256, C)."""
-    changed, tables = scratch.take(planes.shape), np.ascontiguousarray(levels.T)
+def _look_up(planes: Array, levels: Array, out: Array | None = None) -> Array:
+    """Replace the levels of planes, (C, H, W), by `levels`, (256, 1) or (256, C).
+
+    `out` takes the new planes, and may be `planes`; None for scratch memory.
+    """
+    changed = scratch.take(planes.shape) if out is None else out
+    tables = np.ascontiguousarray(levels.T)
     if len(tables) == 1:
         return look_up(planes, tables, changed)
-    for plane, table, out in zip(planes, tables, changed, strict=True):
-        look_up(plane, table, out)
+    for plane, table, part in zip(planes, tables, changed, strict=True):
+        look_up(plane, table, part)
     return changed
 
 
@@ -179,13 +183,17 @@ def _equalize(plane: Array) -> Array:
     return table.astype(np.uint8)
 
 
-def find_levels(series: Iterable[ops.Op], image: Array, row: int) -> Array | None:
+def find_levels(
+    series: Iterable[ops.Op], image: Array, row: int, may_change: bool = False
+) -> Array | None:
     """Return the table that successive changes of levels make of an image.
 
     Args:
         series: The operations. `LEVELS` accepts each of them.
         image: The image before them, (H, W, C).
         row: The row of the sample.
+        may_change: Whether changes may be made in the image itself, which must be in planes. The
+            table is then of those that follow: a table needs less time where it has been read.
 
     Returns:
         The level that replaces each level, (256, 1) for all channels, or (256, C); None if nothing
@@ -198,7 +206,8 @@ def find_levels(series: Iterable[ops.Op], image: Array, row: int) -> Array | Non
     for n, op in enumerate(changes):
         before, mean = planes, None
         if levels is not None and op.name in _BY_IMAGE:
-            before = _look_up(planes, levels)
+            before = _look_up(planes, levels, planes if may_change else None)
+            levels = None if may_change else levels
         if op.name == "adjust_contrast" and all(
             later.name == "adjust_brightness" for later in changes[n + 1 :]
         ):

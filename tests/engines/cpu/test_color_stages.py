@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.steps.color_jitter import ColorJitter, RandomPhotometricDistort
-from helpers.color_stages import Change, as_planes, reference, shades
+from helpers.color_stages import Change, as_planes, change, create_stage, reference, shades
 from helpers.kernel_variants import extension
 from helpers.kernel_variants import variant as variant  # noqa: PLC0414  # a fixture
 
@@ -280,3 +281,44 @@ def test_changes_of_floats_are_made_at_the_delivery(
             assert extension.run_program(create_native(program.groups, ()), range(3), own) == []
         results.append(buffer.take(range(3)))
     assert torch.allclose(*results, rtol=0, atol=1e-5)  # a standard deviation of 0.3 divides
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("solarize", 0.5)],
+        [("adjust_brightness", 0.7), ("invert",), ("adjust_gamma", 0.8)],
+        [("autocontrast",)],
+        [("adjust_saturation", 1.4), ("adjust_hue", 0.2)],
+        [],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_changes_of_floats_are_the_same_from_and_to_each_layout(
+    variant: str, channels: int, changes: Any, is_reversed: bool
+) -> None:
+    """To the bit, also where rows have gaps, and where slots begin inside a line of the cache."""
+    whole: Any = shades((21, 130), channels) / np.float32(255)
+    factors = np.array([[1, 1, 1], [0.1, 0.2, 0.3], [0.5, 0.4, 0.3]], np.float32)
+    factors = factors[:, :channels].copy()
+    flips = np.array([[0, is_reversed]], np.uint8)
+    results = []
+    for width in (130, 127):
+        packed = np.ascontiguousarray(whole[:, :width])
+        sources = [packed, as_planes(packed), whole[:, :width], as_planes(whole)[:, :width]]
+        for image, is_interleaved, offset in product(sources, (False, True), (0, 3)):
+            memory = np.zeros(offset + packed.size, np.float32)
+            slot = memory[offset:].reshape(1, channels, 21, width)
+            if is_interleaved:
+                slot = memory[offset:].reshape(1, 21, width, channels).transpose(0, 3, 1, 2)
+            deliver = extension.deliver_stage(flips, (slot, None, factors))
+            stage = extension.program((create_stage(changes), deliver))
+            assert extension.run_program(stage, [0], [image]) == []
+            results.append(slot[0].copy())
+        assert all(np.array_equal(result, results[0]) for result in results)
+        by_hand = change(packed, changes)[:: -1 if is_reversed else 1]
+        expected = (by_hand - factors[1]) / factors[2]
+        assert np.array_equal(results[0].transpose(1, 2, 0), expected)
+        results.clear()

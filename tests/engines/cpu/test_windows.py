@@ -13,6 +13,7 @@ from gpupipe.engines.cpu.program import SwitchOp
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.engines.cpu.windows import limit_windows, merge_crops
 from gpupipe.pipeline.step import Spec
+from gpupipe.runtime.installation import find_extension
 
 SPEC = Spec.of_image(3)
 SIZE = np.array([[40.0, 60.0]])
@@ -78,6 +79,7 @@ def test_a_crop_of_some_samples_is_a_crop_of_all() -> None:
     assert tracer.size.tolist() == [[40, 60], [50, 70]]
 
 
+@pytest.mark.skipif(find_extension("_jpeg") is None, reason="the extension is not built, or is off")
 @pytest.mark.parametrize(("name", "is_whole"), [("adjust_hue", False), ("adjust_contrast", True)])
 @pytest.mark.parametrize("kind", ["of all", "of a branch", "of a policy"])
 def test_colours_are_changed_where_a_crop_needs_them(name: str, is_whole: bool, kind: str) -> None:
