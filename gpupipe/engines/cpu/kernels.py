@@ -7,7 +7,6 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gpupipe.augment import color_ops, noise
 from gpupipe.augment.elastic import make_displacement
@@ -131,42 +130,22 @@ def _run_erase(op: ops.EraseOp, pixels: Pixels, row: int) -> Pixels:
     return erased
 
 
-def _run_add(op: ops.AddOp, pixels: Pixels, row: int) -> Pixels:
-    return _add(as_array(pixels), op.values[row], op.clip)
-
-
 def _run_add_noise(op: ops.AddNoiseOp, pixels: Pixels, row: int) -> Pixels:
     image = as_array(pixels)
     dtype = image.dtype.name
-    return _add(
-        image, noise.make_noise(op.seeds[row], image.shape, dtype, op.mean, op.sigma), op.clip
-    )
-
-
-def _add(image: Array, values: Array, clip: bool) -> Array:
-    total: Array = image + values
+    total: Array = image + noise.make_noise(op.seeds[row], image.shape, dtype, op.mean, op.sigma)
     if image.dtype == np.uint8:
         return np.clip(total, 0, 255, out=total).astype(np.uint8)
-    return (np.clip(total, 0, 1, out=total) if clip else total).astype(image.dtype)
-
-
-def _run_remap(op: ops.RemapOp, pixels: Pixels, row: int) -> Pixels:
-    return _remap(as_tensor(pixels), op.displacement[row], op)
+    return (np.clip(total, 0, 1, out=total) if op.clip else total).astype(image.dtype)
 
 
 def _run_elastic(op: ops.ElasticOp, pixels: Pixels, row: int) -> Pixels:
-    image = as_tensor(pixels)
-    height, width = image.shape[-2:]
-    moves = make_displacement(op.seeds[row], (height, width), op.displacements)
-    return _remap(image, moves, op)
-
-
-def _remap(
-    image: torch.Tensor, displacement: NDArray[np.float32], op: ops.RemapOp | ops.ElasticOp
-) -> torch.Tensor:
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
+    image = as_tensor(pixels)
+    height, width = image.shape[-2:]
+    displacement = make_displacement(op.seeds[row], (height, width), op.displacements)
     moves, mode = torch.from_numpy(displacement)[None], InterpolationMode(op.interpolation)
     return in_float32(image, lambda pixels: F.elastic(pixels, moves, mode, list(op.fill)))
 
@@ -223,9 +202,7 @@ RULES = [
     single(ops.TransposeOp, "numpy.swapaxes", _run_transpose),
     Rule((Maybe(ops.EraseOp), DeliverOp), find_delivery),
     single(ops.EraseOp, "numpy.copyto", _run_erase),
-    single(ops.AddOp, "numpy.add", _run_add),
     single(ops.AddNoiseOp, "numpy.add", _run_add_noise),
-    single(ops.RemapOp, "torchvision.elastic", _run_remap, needs_torchvision=True),
     single(ops.ElasticOp, "torchvision.elastic", _run_elastic, needs_torchvision=True),
     single(ops.CallTorchOp, "call_torch", run_call_torch, needs_torchvision=True),
     single(ops.ColorMatrixOp, "numpy.matmul", _run_color_matrix),

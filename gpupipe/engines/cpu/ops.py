@@ -175,19 +175,6 @@ class EraseOp(Op):
 
 
 @dataclass(frozen=True)
-class AddOp(Op):
-    values: Array
-    clip: bool
-
-
-@dataclass(frozen=True)
-class RemapOp(Op):
-    displacement: NDArray[np.float32]
-    interpolation: str
-    fill: Fill
-
-
-@dataclass(frozen=True)
 class AddNoiseOp(Op):
     """Adds normal noise, whose mean and sigma are in units of the dtype's range."""
 

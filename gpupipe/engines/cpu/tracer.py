@@ -28,6 +28,7 @@ from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.engines.cpu.windows import limit_windows, merge_crops
 from gpupipe.pipeline.annotations import Annotations
 from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.primitives import Pair, Seeds
 from gpupipe.pipeline.step import NoLoweringError, Spec
 
 Fill = ops.Fill
@@ -131,36 +132,15 @@ class Tracer:
         self.ops.append(ops.PerspectiveOp(*self._origin, *where, interpolation, fill))
 
     def erase(
-        self,
-        anchor: ArrayLike,
-        shape: ArrayLike,
-        value: Fill,
-        seeds: NDArray[np.int64] | None = None,
+        self, anchor: ArrayLike, shape: ArrayLike, value: Fill, seeds: Seeds | None = None
     ) -> None:
         self.ops.append(ops.EraseOp(*self._origin, self._whole(anchor, shape), tuple(value), seeds))
 
-    def add(self, values: Array, clip: bool) -> None:
-        self.ops.append(ops.AddOp(*self._origin, values, clip))
-
-    def remap(
-        self,
-        displacement: NDArray[np.float32],
-        reach: tuple[int, int],
-        interpolation: str,
-        fill: Fill,
-    ) -> None:
-        self.ops.append(ops.RemapOp(*self._origin, displacement, interpolation, fill))
-
-    def add_noise(self, seeds: NDArray[np.int64], mean: float, sigma: float, clip: bool) -> None:
+    def add_noise(self, seeds: Seeds, mean: float, sigma: float, clip: bool) -> None:
         self.ops.append(ops.AddNoiseOp(*self._origin, seeds, mean, sigma, clip))
 
     def elastic(
-        self,
-        seeds: NDArray[np.int64],
-        alpha: tuple[float, float],
-        sigma: tuple[float, float],
-        interpolation: str,
-        fill: Fill,
+        self, seeds: Seeds, alpha: Pair, sigma: Pair, interpolation: str, fill: Fill
     ) -> None:
         how = Elastic(alpha, sigma)
         self.ops.append(ops.ElasticOp(*self._origin, seeds, how, interpolation, fill))

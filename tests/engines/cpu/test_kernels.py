@@ -95,16 +95,6 @@ def test_a_border_and_an_erased_window() -> None:
     assert np.array_equal(run_op(ops.EraseOp, np.array([[1, 1, 0, 3]]), (0.0,)), IMAGE)
 
 
-def test_added_numbers_are_clipped_to_the_range_of_pixels() -> None:
-    noise = np.full(IMAGE.shape, 100.0, np.float32)
-    assert np.array_equal(
-        run_op(ops.AddOp, noise[None], True), np.clip(IMAGE.astype(int) + 100, 0, 255)
-    )
-    levels = IMAGE.astype(np.float32) / 255
-    assert run_op(ops.AddOp, noise[None] / 255, True, image=levels).max() == 1.0
-    assert run_op(ops.AddOp, noise[None] / 255, False, image=levels).max() > 1.0
-
-
 def test_noise_is_clipped_to_the_range_of_pixels() -> None:
     seeds, image = np.array([7]), IMAGE.astype(np.float32) / 255
     noise = make_noise(7, IMAGE.shape, "uint8", 0.1, 0.5)

@@ -47,42 +47,6 @@ def plugin(folder: Path, patch: pytest.MonkeyPatch, *lines: str) -> str:
     )
 
 
-def test_a_plugin_adds_numbers(few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = "values = np.arange(n * 144).reshape(n, 6, 8, 3).astype(np.int16) - 200"
-    step = plugin(plugins, monkeypatch, values, "image.add(values, True)")
-    before, added = levels(few), levels(few, step)
-    numbers = torch.cat([torch.arange(n * 144).reshape(n, 6, 8, 3) for n in (4, 2)]) - 200
-    assert torch.equal(added, (before + numbers.permute(0, 3, 1, 2)).clamp(0, 255))
-    assert added.min() == 0
-    assert added.max() == 255
-
-
-@pytest.mark.parametrize("clip", [True, False])
-def test_floats_are_clamped_if_the_plugin_says_so(
-    few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch, clip: bool
-) -> None:
-    values = "values = np.full((n, 6, 8, 3), 0.75, np.float32)"
-    step = plugin(plugins, monkeypatch, values, f"image.add(values, {clip})")
-    with load(few, ["decode", CROP, FLOATS[0], step]) as loader:
-        most = max(float(batch["image"].max()) for batch in loader)
-    assert most == 1.0 if clip else 1.0 < most <= 1.75
-
-
-def test_a_plugin_moves_pixels(few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each sample n of a batch by n pixels to the left. Outside the image is 7."""
-    step = plugin(
-        plugins,
-        monkeypatch,
-        "moves = np.zeros((n, 6, 8, 2), np.float32)",
-        "moves[..., 0] = 2 / 8 * np.arange(n)[:, None, None]",
-        "image.remap(moves, (1, 4), 'nearest', (7.0,))",
-    )
-    before, moved = levels(few), levels(few, step)
-    for row, number in enumerate([0, 1, 2, 3, 0, 1]):
-        assert torch.equal(moved[row, :, :, : 8 - number], before[row, :, :, number:])
-        assert bool((moved[row, :, :, 8 - number :] == 7).all())
-
-
 def test_a_plugin_calls_torch(few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = plugin(plugins, monkeypatch, "image.call_torch(lambda pixels: pixels.flip(-1))")
     assert torch.equal(levels(few, step), levels(few).flip(-1))
