@@ -184,7 +184,7 @@ def save_listing(
         rows, members = zarr_folders.list_folders(dataset, store, folder)
     else:
         connections = options.connections
-        rows = early.get_rows() if early else list_samples(dataset, store, connections)
+        rows = early.take_rows() if early else list_samples(dataset, store, connections)
         if kind is not None and kind.is_cut:
             rows, parts = file_parts.list_parts(rows, create_source(dataset), store, options)
     with folder.lock():  # the listing comes last: what is listed is whole
@@ -228,7 +228,9 @@ def run_tasks(lines: SimpleQueue[bytes], early: EarlyListing | None) -> NoReturn
             store = early.store
         try:
             list_rows(folder, task, early if store else None)
-            early = None  # a listing can take gigabytes
+            if early is not None:
+                early.outcome = None  # the caller holds `early`, too
+            early = None
             outcome = DownloadWorker(folder, task, store).run() if is_last else {}
         except (GpupipeError, OSError) as e:
             outcome, is_last, status = {"error": str(e)}, True, 1

@@ -16,40 +16,42 @@ from gpupipe.cache.listing import Listing
 from gpupipe.cache.range_reader import FetchedRange
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
-from gpupipe.cache.store_listing import StoreRows, list_samples
+from gpupipe.cache.store_listing import StoreRows, ask_for_versions, list_samples
 from gpupipe.cache.stored_formats import find_format
 from gpupipe.errors import DataError
 
 
-@dataclass(frozen=True)
+@dataclass
 class EarlyListing:
     """What the store answered.
 
     Attributes:
         dataset: The data set.
         cache: The settings of the cache.
-        store: The store, with a part of the first shard on its way.
-        outcome: The listing, or why there is none.
+        store: The store, with parts of the first shards on their way.
+        outcome: The listing, or why there is none; None once it was taken.
     """
 
     dataset: DataSet
     cache: CacheOptions
     store: Store
-    outcome: Listing | DataError
+    outcome: Listing | DataError | None
 
     def fits(self, dataset: DataSet, cache: CacheOptions) -> bool:
         """Return whether a task has the same settings."""
         return (dataset, cache) == (self.dataset, self.cache)
 
-    def get_rows(self) -> Listing:
-        """Return the listing.
+    def take_rows(self) -> Listing:
+        """Return the listing, and keep none: it can take gigabytes.
 
         Raises:
             DataError: The store could not be listed.
         """
-        if isinstance(self.outcome, DataError):
-            raise self.outcome
-        return self.outcome
+        outcome, self.outcome = self.outcome, None
+        if isinstance(outcome, DataError):
+            raise outcome
+        assert outcome is not None
+        return outcome
 
 
 def list_early(data: Any, parts: Mapping[str, Future[FetchedRange]] = {}) -> EarlyListing | None:
@@ -76,10 +78,15 @@ def _list(dataset: DataSet, cache: CacheOptions, store: Store) -> Listing | Data
     has_shards = dataset.shards is not None and not find_format(dataset).is_sized
 
     def begin_to_fetch(rows: StoreRows) -> None:
-        """Begin to fetch the shards that come first into an empty cache."""
+        """Begin to fetch the shards that come first into an empty cache.
+
+        Bytes whose version comes neither before nor with them could be of an older one.
+        """
         if has_shards and cache.workers and cache.rate_limit is None and not store.parts:
             weights = rows.weights.tolist() if dataset.weight is not None else None
             chosen = choose_first(len(rows.names), dataset.seed, weights)
+            unknown = [row for row in chosen if not store.tells_version(rows.names[row])]
+            ask_for_versions(rows, store, cache.connections, unknown)
             store.prefetch([rows.names[row] for row in chosen])
 
     try:

@@ -89,12 +89,12 @@ class MembersFetcher(ShardFetcher):
         Raises:
             OSError: It changed meanwhile.
         """
-        etags = set[str]()
+        versions = set[str]()
 
         def fetch_part(begin: int) -> int:
             end = min(begin + self._part, file.size)
-            data, etag = self._read(file, begin, end)
-            etags.add(etag)
+            data, version = self._read(file, begin, end)
+            versions.add(version)
             if begin and len(data) > end - begin:  # all of it, from a server without ranges
                 data = data[begin:end]
             write_at(target, at + begin, data[: file.size - begin])
@@ -104,7 +104,7 @@ class MembersFetcher(ShardFetcher):
         received = sum(map(fetch_part, begins[:1]))
         if received < file.size:
             received += sum(call_for_each(self._pool, fetch_part, begins[1:]))
-        refuse_mixed(etags)
+        refuse_mixed(versions)
         return received
 
 

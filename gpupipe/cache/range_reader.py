@@ -52,10 +52,13 @@ _GOOGLE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 class FetchedRange(NamedTuple):
-    """Bytes of a file, and its ETag as the store told it with them; "" if it told none."""
+    """Bytes of a file, and its version as the store told it with them; "" if it told none.
+
+    The version is the file's ETag, or else its Last-Modified.
+    """
 
     data: bytes | memoryview
-    etag: str
+    version: str
 
 
 class NoRangesError(Exception):
@@ -82,7 +85,7 @@ class RangeReader:
         """
         with self._translate_errors():
             result = self._get(name, begin, end)
-            return FetchedRange(memoryview(result.bytes()), result.meta["e_tag"] or "")
+            return FetchedRange(memoryview(result.bytes()), _find_version(result.meta))
 
     def copy(
         self, name: str, begin: int, end: int, write: Callable[[memoryview, int], object]
@@ -92,7 +95,7 @@ class RangeReader:
         Raises what `read` raises.
 
         Returns:
-            How many bytes came, and the file's ETag.
+            How many bytes came, and the file's version as in FetchedRange.
         """
         count = 0
         with self._translate_errors():
@@ -100,7 +103,7 @@ class RangeReader:
             for piece in result.stream(min_chunk_size=_PIECE):
                 write(memoryview(piece), begin + count)
                 count += len(piece)
-            return count, result.meta["e_tag"] or ""
+            return count, _find_version(result.meta)
 
     def _get(self, name: str, begin: int, end: int) -> Any:
         import obstore
@@ -125,6 +128,14 @@ class RangeReader:
             if time.monotonic() - began >= self._timeout:  # the text does not always say so
                 text = f"it was not whole after {self._timeout:g} s (data.cache.timeout)"
             raise OSError(text) from e
+
+
+def _find_version(meta: Mapping[str, Any]) -> str:
+    """Return the ETag of a file, else when it changed, else ""."""
+    from email.utils import format_datetime
+
+    changed = meta["last_modified"]  # the beginning of 1970 if the store does not tell it
+    return meta["e_tag"] or (format_datetime(changed, True) if changed.timestamp() > 0 else "")
 
 
 def _first_line(error: Exception) -> str:

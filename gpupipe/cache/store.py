@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any
 
@@ -275,10 +275,39 @@ class Store:
         if file.tag and not has_version(now, file.tag):
             raise ChangedError(str(_NotAsListedError(describe_change(file.version, now))))
 
+    def tells_version(self, name: str) -> bool:
+        """Return whether a part of a file comes with its version, of the kind that is listed.
+
+        Google's ETags, for one, are others in a listing.
+        """
+        is_web = self.url.startswith(("http://", "https://"))
+        return is_web and self._reader is not None and can_read(name)
+
     def prefetch(self, names: Sequence[str]) -> None:
-        """Begin to read the first PART bytes of files, one after the other, into `parts`."""
+        """Begin to read the first PART bytes of files, one after the other, into `parts`.
+
+        The versions of those of which `tells_version` is False must be known.
+        """
         pool = ThreadPoolExecutor(1)
-        self.parts |= {name: pool.submit(self._read_once, name, 0, PART) for name in names}
+        for name in names:
+            reader = self._reader if self.tells_version(name) else None
+            self.parts[name] = pool.submit(
+                reader.read if reader else self._read_once, name, 0, PART
+            )
+
+    def drop_changed_part(self, file: StoredFile) -> None:
+        """Forget the part of a file in `parts` that was asked for before its version was known.
+
+        Only if it came with another version than the file's.
+        """
+        part = self.parts.get(file.name)
+        if part is None or not file.tag or not self.tells_version(file.name):
+            return
+        wait([part])
+        if part.exception() is None:
+            version = part.result().version
+            if not has_version({"ETag": version, "Last-Modified": version}, file.tag):
+                del self.parts[file.name]
 
     def read_range(self, name: str, begin: int, end: int) -> FetchedRange:
         """Return bytes `begin` to `end` of a file; all of it from a server that knows no ranges.
@@ -310,22 +339,22 @@ class Store:
         `read_range` raises, and what `write` does.
 
         Returns:
-            How many bytes came, and the file's ETag.
+            How many bytes came, and the file's version as in FetchedRange.
         """
 
         def copy() -> tuple[int, str]:
             if self._reader is None or not can_read(name) or name in self.parts:
-                data, etag = self.read_range(name, begin, end)
+                data, version = self.read_range(name, begin, end)
                 write(data, begin if len(data) <= end - begin else 0)
-                return len(data), etag
+                return len(data), version
             try:
-                count, etag = self._reader.copy(name, begin, end, write)
+                count, version = self._reader.copy(name, begin, end, write)
             except NoRangesError:
                 self._reader = None
                 return copy()
             if count < end - begin:
                 raise OSError(f"{count:,} bytes came in place of {end - begin:,}")
-            return count, etag
+            return count, version
 
         result: tuple[int, str] = self.retry(copy)
         return result

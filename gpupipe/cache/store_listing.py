@@ -6,7 +6,7 @@ It runs in a child process, so that the training process imports no client libra
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -111,12 +111,16 @@ def list_samples(
     )
 
 
-def ask_for_versions(rows: StoreRows, store: Store, connections: int) -> None:
+def ask_for_versions(
+    rows: StoreRows, store: Store, connections: int, among: Iterable[int] | None = None
+) -> None:
     """Ask the store about each file without a known version; add the answers to `rows.infos`.
 
-    Does nothing if there are over 100,000 such files.
+    Does nothing if there are over 100,000 such files. `among` are the rows to look at, by default
+    all.
     """
-    lacking = [n for n, info in enumerate(rows.infos) if not hash_file_version(info)]
+    among = range(len(rows.infos)) if among is None else among
+    lacking = [n for n in among if not hash_file_version(rows.infos[n])]
     names = list(dict.fromkeys(rows.names[n] for n in lacking))
     if len(names) > _MAX_ASKED_FILES:
         return

@@ -80,6 +80,7 @@ class ShardFetcher:
 
     def _fetch_shard(self, row: int, target: Path, part: FilePart | None) -> int:
         listed = self._complete(self._listing.get_file(row))
+        self._store.drop_changed_part(listed)
         part = part or FilePart(0, 0, [(0, listed.size)], 0, [], 0)
         try:
             received: int = self._store.retry(lambda: self._fetch_once(listed, target, part))
@@ -101,11 +102,11 @@ class ShardFetcher:
 
     def _fetch_once(self, file: StoredFile, target: Path, part: FilePart) -> int:
         with target.open("wb", buffering=0) as f:
-            etags = self._fetch_ranges(file, part, f.fileno())
+            versions = self._fetch_ranges(file, part, f.fileno())
             for place, content in part.own:
                 write_at(f.fileno(), place, content)
             os.fsync(f.fileno())
-        refuse_mixed(etags)
+        refuse_mixed(versions)
         received = sum(last - first for first, last in part.ranges)
         if received < file.size:
             self._store.check_version(file)
@@ -120,7 +121,7 @@ class ShardFetcher:
     def _fetch_ranges(self, file: StoredFile, part: FilePart, target: int) -> set[str]:
         """Fetch the ranges of a part of a file, and write them to the open file `target`.
 
-        Return the ETags of the file.
+        Return the versions that came with them.
         """
         is_whole = part.ranges == [(0, file.size)]
         ranges = [
@@ -130,7 +131,7 @@ class ShardFetcher:
         ]
 
         def fetch(begin: int, end: int) -> tuple[int, str]:
-            """Fetch a range. Return how many bytes came, and the file's ETag."""
+            """Fetch a range. Return how many bytes came, and the file's version."""
             takes_all = is_whole and not begin
 
             def write(data: bytes | memoryview, place: int) -> None:
@@ -139,19 +140,19 @@ class ShardFetcher:
                 write_at(target, place - part.shift, data)
 
             self._rate_limit.take(end - begin)
-            count, etag = self._store.copy_range(file.name, begin, end, write)
+            count, version = self._store.copy_range(file.name, begin, end, write)
             self._statistics.bytes += count
-            return count if takes_all else min(count, end - begin), etag
+            return count if takes_all else min(count, end - begin), version
 
-        etags = set[str]()
+        versions = set[str]()
         if ranges and not self._has_ranges:  # the first one shows whether there can be others
-            received, etag = fetch(*ranges.pop(0))
+            received, version = fetch(*ranges.pop(0))
             if received == file.size:
-                return {etag}
+                return {version}
             self._has_ranges = True
-            etags.add(etag)
+            versions.add(version)
         fetched = call_for_each(self._pool, lambda one: fetch(*one), ranges)
-        return etags | {etag for _, etag in fetched}
+        return versions | {version for _, version in fetched}
 
     def _read(self, file: StoredFile, begin: int, end: int) -> FetchedRange:
         """Fetch bytes of a file; all of it from a server that knows no ranges."""
@@ -175,10 +176,10 @@ def call_for_each(
     return [future.result() for future in futures]
 
 
-def refuse_mixed(etags: Set[str]) -> None:
-    """Raise OSError if the parts of a file came with different ETags."""
-    if len(etags - {""}) > 1:
-        raise OSError(f"it changed while it was fetched (ETags {', '.join(sorted(etags))})")
+def refuse_mixed(versions: Set[str]) -> None:
+    """Raise OSError if the parts of a file came with different versions; "" is unknown."""
+    if len(versions - {""}) > 1:
+        raise OSError(f"it changed while it was fetched ({', '.join(sorted(versions))})")
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:

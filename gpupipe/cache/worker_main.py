@@ -14,9 +14,12 @@ import threading
 import time
 from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gpupipe.runtime.garbage_collection import pause_collection
+
+if TYPE_CHECKING:
+    from gpupipe.cache.early_listing import EarlyListing
 
 _LOOK_SECONDS = 0.5
 
@@ -27,20 +30,25 @@ def main(protocols: Sequence[str]) -> NoReturn:
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with pause_collection():
-        from gpupipe.cache import early_request
-
-        data = early_request.read_data(lines.get())
-        parts = early_request.request_shards(data)
-
-        from gpupipe.cache import early_listing
-
-        early = early_listing.list_early(data, parts)
+        early = _list_early(lines.get())
 
         from gpupipe.cache import downloader, file_system
 
         for protocol in protocols:
             file_system.import_client(protocol)
     downloader.run_tasks(lines, early)
+
+
+def _list_early(line: bytes) -> "EarlyListing | None":
+    """Begin to list and to fetch what the first line says."""
+    from gpupipe.cache import early_request
+
+    data = early_request.read_data(line)
+    parts = early_request.request_shards(data)
+
+    from gpupipe.cache import early_listing
+
+    return early_listing.list_early(data, parts)
 
 
 def _read_lines(lines: SimpleQueue[bytes]) -> None:

@@ -1,6 +1,7 @@
 """A data set is listed before the task to do so comes, and its first shard is on its way."""
 
 import json
+import weakref
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from cache.conftest import Make
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.early_listing import EarlyListing, list_early
 from gpupipe.cache.early_request import read_data
+from gpupipe.cache.listing import Listing
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store_listing import list_samples
 from gpupipe.cache.stored_fill import create_filler
@@ -56,7 +58,7 @@ def test_the_first_worker_asks_for_nothing_again(
         assert not early.fits(dataset.model_copy(update={"seed": 1}), cache)
         assert not early.fits(dataset, cache.model_copy(update={"timeout": 1.0}))
         made = make(dataset.model_dump(exclude_unset=True), max_bytes="50MB", shard_size=1)
-        rows = early.get_rows()
+        rows = early.take_rows()
         assert rows.fingerprint == made.listing.fingerprint
         assert rows.tags.tolist() == made.listing.tags.tolist()
         filler = create_filler(CacheFolder(cache), dataset, early.store)
@@ -70,6 +72,32 @@ def test_the_first_worker_asks_for_nothing_again(
         faults.errors.clear()
         assert filler.publish_shard() == "published"
         assert len([path for path in faults.asked if path.endswith(".tar")]) == 4
+
+
+def test_the_listing_is_kept_by_nobody_once_it_was_taken(tars: Path, tmp_path: Path) -> None:
+    early = list_it(describe(f"file://{tars}", tmp_path))
+    assert isinstance(early.outcome, Listing)
+    listing = weakref.ref(early.outcome)
+    assert len(early.take_rows()) == 6
+    assert listing() is None
+
+
+def test_versions_that_do_not_come_with_bytes_come_before_them(tars: Path, tmp_path: Path) -> None:
+    with serve(tars) as (url, faults):
+
+        class Requests(list[str]):
+            def append(self, path: str) -> None:
+                super().append(path)
+                if path.endswith(".tar"):  # all shards change as the first one is sent
+                    faults.headers["ETag"] = '"v2"'
+
+        faults.headers["ETag"], faults.asked = '"v1"', Requests()
+        options = {"storage_options": {"headers": {"a": "b"}}}  # which fsspec alone has
+        early = list_it(describe(url, tmp_path) | options)
+        rows = early.take_rows()
+        versions = dict(zip(list(rows.names), list(rows.versions), strict=True))
+        assert len(early.store.parts) == 3
+        assert {versions[name] for name in early.store.parts} == {"ETag v1"}
 
 
 def test_a_part_that_fails_is_asked_for_again(tars: Path, tmp_path: Path, make: Make) -> None:
@@ -90,14 +118,14 @@ def test_no_part_comes_early_where_nothing_may_be_fetched(
 ) -> None:
     with serve(tars) as (url, faults):
         early = list_it(describe(url, tmp_path, **options))
-        assert len(early.get_rows()) == 6
+        assert len(early.take_rows()) == 6
         assert not [path for path in faults.asked if path.endswith(".tar")]
 
 
 def test_why_a_store_cannot_be_listed_is_what_the_task_tells(tmp_path: Path) -> None:
     early = list_it(describe(f"file://{tmp_path}/none", tmp_path))
     with pytest.raises(DataError, match=r"none: no such folder: set data\.url"):
-        early.get_rows()
+        early.take_rows()
 
 
 @pytest.mark.parametrize(
@@ -129,5 +157,5 @@ def test_a_cache_that_has_a_listing_needs_none(blobs: Path, make: Make) -> None:
     data = {"url": made.dataset.url, "cache": {"dir": str(made.folder.dir), "max_bytes": "4MB"}}
     assert list_early(data) is None
     made.folder.listing_path.unlink()
-    rows = list_it(data).get_rows()
+    rows = list_it(data).take_rows()
     assert rows.fingerprint == list_samples(made.dataset, made.filler._store).fingerprint

@@ -1,6 +1,9 @@
 """A web server is asked for the first shards before a download worker imports the rest."""
 
+import io
+import os
 import shutil
+import tarfile
 from collections import Counter
 from concurrent.futures import wait
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 from cache.conftest import Make
 from gpupipe.cache.early_listing import list_early
 from gpupipe.cache.early_request import choose_first, request_shards
+from gpupipe.cache.range_reader import PART
 from gpupipe.cache.stored_fill import create_filler
 from helpers.faulty_store import serve
 
@@ -32,12 +36,12 @@ def describe(url: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
     return data | options
 
 
-@pytest.mark.parametrize("has_ranges", [True, False])
+@pytest.mark.parametrize(("has_ranges", "etag"), [(True, '"a"'), (True, ""), (False, "a")])
 def test_the_first_shards_are_those_that_were_asked_for(
-    folder: Path, tmp_path: Path, make: Make, has_ranges: bool
+    folder: Path, tmp_path: Path, make: Make, has_ranges: bool, etag: str
 ) -> None:
     with serve(folder.parent) as (url, faults):
-        faults.has_ranges = has_ranges
+        faults.has_ranges, faults.headers["ETag"] = has_ranges, etag
         data = describe(f"{url}/train", tmp_path)
         parts = request_shards(data)
         wait(parts.values())
@@ -45,7 +49,7 @@ def test_the_first_shards_are_those_that_were_asked_for(
         assert faults.asked == ["/train/", *(f"/train/{name}" for name in parts)]
         early = list_early(data, parts)
         assert early is not None
-        assert len(early.get_rows()) == 6
+        assert len(early.take_rows()) == 6
         made = make({"url": f"{url}/train", "shards": "0*.tar"}, max_bytes="50MB", shard_size=1)
         filler = create_filler(made.folder, made.dataset, early.store)
         for name in parts:
@@ -56,6 +60,41 @@ def test_the_first_shards_are_those_that_were_asked_for(
         if has_ranges:
             assert sum(path.endswith(".tar") for path in faults.asked) == 3
         assert early.store.parts == {}
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("has_etag", [True, False])
+def test_a_shard_that_changes_after_it_was_asked_for_has_the_bytes_of_one_version(
+    folder: Path, tmp_path: Path, make: Make, has_etag: bool, is_large: bool
+) -> None:
+    path = folder / f"{choose_first(6, 0)[0]:03}.tar"
+    if is_large:  # what comes early is not all of it
+        with tarfile.open(path, "a") as tar:
+            for name, data in (("zz.jpg", bytes(PART)), ("zz.cls", b"0")):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    with serve(folder.parent) as (url, faults):
+        faults.headers["ETag"] = '"v1"' if has_etag else ""
+        settings = describe(f"{url}/train", tmp_path)
+        parts = request_shards(settings)
+        wait(parts.values())
+        assert next(iter(parts)) == path.name
+        content = bytearray(path.read_bytes())
+        content[600] ^= 1
+        path.write_bytes(content)
+        os.utime(path, (0, 10**9))
+        faults.headers["ETag"] = '"v2"' if has_etag else ""
+        early = list_early(settings, parts)
+        assert early is not None
+        made = make({"url": f"{url}/train", "shards": "0*.tar"}, max_bytes="50MB", shard_size=1)
+        filler = create_filler(made.folder, made.dataset, early.store)
+        outcomes = [filler.publish_shard() for _ in range(3)]
+        assert outcomes == ["published"] * 3, filler.statistics.failed.reasons
+        shard = made.folder.commit_log.list_published(0)[0].name
+        assert made.folder.shard_path(shard).read_bytes() == content
+        asked = sum(path.endswith(".tar") for path in faults.asked)
+        assert asked == 3 + (3 if has_etag else 1) + is_large, "a part that did not change is used"
 
 
 def test_a_shard_that_the_listing_lacks_is_not_fetched(
