@@ -162,7 +162,8 @@ def create_range_reader(url: str, options: Mapping[str, Any], timeout: float) ->
         return None
     client = {"timeout": f"{timeout:g}s", "connect_timeout": f"{timeout:g}s", "allow_http": True}
     common: Any = {"client_options": client, "retry_config": {"max_retries": 0}}
-    if url.startswith(("http://", "https://")) and not options and "?" not in url:
+    is_web = url.startswith(("http://", "https://"))
+    if is_web and not options and not set("?@") & set(url):  # obstore drops a name and password
         return RangeReader(stores.HTTPStore.from_url(url, **common), timeout)
     kind: Any
     config: Any

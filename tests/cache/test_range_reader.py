@@ -27,6 +27,7 @@ SERVICE_ACCOUNT = {
         ("https://host/folder", {}, True),
         ("https://host/folder", {"headers": {"A": "b"}}, False),
         ("https://host/folder?sig=x", {}, False),
+        ("https://me:secret@host/folder", {}, False),
         ("s3://bucket/folder", KEYS, True),
         ("s3://bucket/folder", {"anon": True}, True),
         ("s3://bucket", KEYS | {"client_kwargs": {"endpoint_url": "http://127.0.0.1:1"}}, True),
