@@ -241,9 +241,11 @@ def _print_result(
     )
     say(f"{share} in {shards}, generation {log.generation}: {folder.dir}")
     failures = dict.fromkeys(why for o in outcomes for why in (*o["failures"], *o["lost"].values()))
-    if failures:
+    missing = rows - _count_rows(folder)
+    if failures and missing:
         noun = "shard" if folder.has_stored_shards else "sample"
-        failed = counted(sum(o["failed"] for o in outcomes), noun)
+        # Several workers may have failed with the same one.
+        failed = counted(min(max(1, sum(o["failed"] for o in outcomes)), missing), noun)
         raise DataError("\n".join([f"{failed} could not be fetched, among them:", *failures]))
 
 

@@ -175,6 +175,18 @@ def test_samples_that_cannot_be_fetched_are_told(config: str, faces: Path, tmp_p
     assert "error: 1 sample could not be fetched, among them:\ngone/1.jpg: " in found.stderr
 
 
+def test_a_shard_that_several_workers_cannot_fetch_counts_once(tmp_path: Path) -> None:
+    config = tmp_path / "remote.yaml"
+    config.write_text(
+        f"data:\n  source: remote\n  url: file://{tmp_path}\n  shards: '{{0..5}}.tar'\n"
+        f"  cache: {{dir: {tmp_path}/cache, max_bytes: 1MB, workers: 2}}\npipeline: [decode]\n"
+    )
+    found = gpupipe("fill", str(config))
+    assert found.exit_code == 1
+    assert "0 samples in 0 of 6 shards" in found.stdout
+    assert "error: 6 shards could not be fetched, among them:\n" in found.stderr
+
+
 # --- caches of decoded images
 
 OPTIONS = {"engine": "cpu", "threads": 2, "batch_size": 16}
