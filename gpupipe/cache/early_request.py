@@ -51,16 +51,18 @@ def request_shards(data: Any) -> dict[str, Future[FetchedRange]]:
         read.
     """
     try:
-        url, cache, pattern = data["url"], data["cache"], _TARS.fullmatch(data["shards"])
+        url, cache = data["url"].rstrip("/"), data["cache"]
+        pattern = _TARS.fullmatch(data["shards"])
         is_web = url.startswith(("http://", "https://"))
         if pattern is None or not is_web or _LEFT_OUT & (data.keys() | cache.keys()):
             return {}
         reader = create_range_reader(url, {}, _PART_SECONDS)
         if reader is None or Path(cache["dir"], "listing.idx").expanduser().exists():
             return {}
-        names = _list_page(url.rstrip("/"), pattern[1])
-        chosen = choose_first(len(names), data.get("seed", 0))
         pool = ThreadPoolExecutor(1)
+        # In a thread, because each byte that comes begins the timeout of a socket again.
+        names = pool.submit(_list_page, url, pattern[1]).result(_PAGE_SECONDS)
+        chosen = choose_first(len(names), data.get("seed", 0))
         return {names[n]: pool.submit(reader.read, names[n], 0, PART) for n in chosen}
     except Exception:  # the task says what is wrong
         return {}

@@ -93,10 +93,19 @@ class StoredShardFiller(ShardPublisher):
         return self._claim(name_of(row), [row], reserved)
 
     def _find_coming(self) -> list[int]:
-        """Return the rows of shards of which the store was asked for a part."""
-        names = self._listing.names
-        rows = {name: bisect_left(names, name) for name in self._store.parts}
-        return [row for name, row in rows.items() if row < len(names) and names[row] == name]
+        """Return the rows of shards of which the store was asked for a part.
+
+        Forget the parts of shards that are not listed, or that other workers have published.
+        """
+        names, parts, rows = self._listing.names, self._store.parts, list[int]()
+        for name in list(parts):
+            row = bisect_left(names, name)
+            is_listed = row < len(names) and names[row] == name
+            if is_listed and name_of(row) not in self._folder.commit_log.published:
+                rows.append(row)
+            else:
+                parts.pop(name).cancel()
+        return rows
 
     def _write(self, job: ShardJob) -> CachedShard | FillOutcome:
         (row,) = job.rows

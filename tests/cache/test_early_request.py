@@ -4,14 +4,17 @@ import io
 import os
 import shutil
 import tarfile
+import threading
 from collections import Counter
 from concurrent.futures import wait
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cache.conftest import Make
+from gpupipe.cache import early_request
 from gpupipe.cache.early_listing import list_early
 from gpupipe.cache.early_request import choose_first, request_shards
 from gpupipe.cache.range_reader import PART
@@ -109,9 +112,25 @@ def test_a_shard_that_the_listing_lacks_is_not_fetched(
         assert early is not None
         filler = create_filler(made.folder, made.dataset, early.store)
         assert [filler.publish_shard() for _ in range(6)] == ["published"] * 5 + ["complete"]
-        assert early.store.parts.keys() == {lost}
+        assert early.store.parts == {}
         published = [int(shard.name) - 1 for shard in made.folder.commit_log.list_published()]
         assert [made.listing.names[row] for row in published[:2]] == others
+
+
+def test_a_part_that_another_worker_needs_no_more_is_forgotten(
+    folder: Path, tmp_path: Path, make: Make
+) -> None:
+    with serve(folder.parent) as (url, _):
+        data = describe(f"{url}/train", tmp_path / "other")
+        early = list_early(data, request_shards(data))
+        assert early is not None
+        made = make({"url": f"{url}/train", "shards": "0*.tar"}, max_bytes="50MB", shard_size=1)
+        other = made.another()
+        assert [other.publish_shard() for _ in range(7)] == ["published"] * 6 + ["complete"]
+        assert len(early.store.parts) == 3
+        filler = create_filler(made.folder, made.dataset, early.store)
+        assert filler.publish_shard() == "complete"
+        assert early.store.parts == {}
 
 
 @pytest.mark.parametrize(
@@ -154,6 +173,39 @@ def test_a_page_that_cannot_be_read_is_left_to_the_listing(
         getattr(faults, fault)["/"] = 1
         assert request_shards(describe(url, tmp_path)) == {}
         assert len(request_shards(describe(url, tmp_path))) == 3
+
+
+def test_a_page_that_never_ends_is_not_waited_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_request, "_PAGE_SECONDS", 0.5)
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'<a href="0.tar"></a>')
+            while not over.wait(0.05):  # each byte begins the timeout of a socket again
+                self.wfile.write(b" ")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        timer = threading.Timer(20, over.set)
+        timer.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            assert request_shards(describe(url, tmp_path)) == {}
+            assert not over.is_set()
+        finally:
+            over.set()
+            timer.cancel()
+            server.shutdown()
+            thread.join()
 
 
 def test_shards_are_drawn_by_weight() -> None:
