@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -200,4 +201,15 @@ def fill(
         "  cache: {dir: cache, max_bytes: 2MB, workers: 1}\npipeline: [decode]\n"
     )
     command = ["-m", "gpupipe", "cache", "fill", "hub.yaml"]
-    return forked_python.run(command, cwd=folder, env=os.environ | environment)
+    if not environment:
+        return forked_python.run(command, cwd=folder)
+    # A forked Python may have imported huggingface_hub, which reads its environment at the import.
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
