@@ -192,7 +192,8 @@ class CachedPopulation(Population):
             selection = ShardSelection(log.generation, first)
             shards, samples = log.live_shards(*selection), sum(self._count(selection))
             # Broken samples alone are an epoch only if there is nothing else.
-            is_epoch = shards or not (first or missing)
+            has_samples = any(shard.samples for shard in shards.values())
+            is_epoch = has_samples or not (first or missing)
             broken = len(log.broken_rows(*selection)) if is_epoch else 0
             reason = self._locations.explain_wait(shards, broken, missing) or problem(samples)
             if not reason:

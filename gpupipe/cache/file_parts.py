@@ -114,7 +114,7 @@ def build_parts(files: Sequence[Sequence[FilePart]]) -> FileParts:
 
 def cut_stored_file(
     file: StoredFile, source: Source, store: Store, max_bytes: float
-) -> list[FilePart]:
+) -> list[FilePart] | None:
     """Return the parts that a file of a store can be fetched in, by its end.
 
     Args:
@@ -124,8 +124,8 @@ def cut_stored_file(
         max_bytes: The most that a part may take, see `Source.cut_file`.
 
     Returns:
-        The parts, with their ranges in ascending order. There is none if the server does not send
-        parts of files.
+        The parts, with their ranges in ascending order; none if the file has no samples. None if
+        the server does not send parts of files.
 
     Raises:
         ValueError: The file is damaged, or lacks what an option names.
@@ -142,6 +142,8 @@ def cut_stored_file(
     if sum(part.samples for part in parts) >= _MAX_SAMPLES:
         raise ValueError("it says that it has more than 2**32 rows")
     if not end.has_ranges:
+        return None
+    if not parts:
         return []
     parts = [part._replace(ranges=_join_ranges(part.ranges)) for part in parts]
     fetched = sum(last - begin for begin, last in parts[0].ranges)
@@ -166,8 +168,8 @@ def list_parts(
 ) -> tuple[Listing, FileParts | None]:
     """Return the listing of the parts of files, and the parts.
 
-    A file that the store refuses, or whose end cannot be understood, is one shard: when it is
-    fetched, its end is read again, and the fault is found.
+    A file without samples, or that the store refuses, or whose end cannot be understood, is one
+    shard: when it is fetched, its end is read again, and the fault is found.
 
     Args:
         listing: The files.
@@ -194,8 +196,8 @@ def list_parts(
             if file.size == UNKNOWN or not has_ranges:
                 return file, []
             parts = cut_stored_file(file, source, store, max_bytes)
-            has_ranges = has_ranges and bool(parts)
-            return file, parts
+            has_ranges = has_ranges and parts is not None
+            return file, parts or []
         except StoreError as e:
             raise DataError(
                 f"{store.url}/{file.name}: its end cannot be read: {e}: see data.url, "

@@ -19,7 +19,7 @@ from gpupipe.cache.store import Store, UnfetchableError
 from gpupipe.cache.stored_fetching import ShardFetcher
 from gpupipe.cache.stored_formats import create_source, find_format
 from gpupipe.cache.stored_table import ShardTable, WrongLabelsError, create_table
-from gpupipe.dataset.shards import name_shard
+from gpupipe.dataset.shards import NoSamplesError, name_shard
 from gpupipe.dataset.source import FilePart
 from gpupipe.errors import DataError
 from gpupipe.runtime.files import sync_file
@@ -175,7 +175,11 @@ class StoredShardFiller(ShardPublisher):
         if fetched is None:
             return None
         if part is None:
-            return create_table(self._source.index_file(job.tar), self._dataset, job.tar), 0
+            try:
+                index = self._source.index_file(job.tar)
+            except NoSamplesError:
+                return stored_table.create_empty(), 0
+            return create_table(index, self._dataset, job.tar), 0
         assert self._parts is not None
         first = sample_ids.find_number(int(self._parts.first_ids[row]))
         index = self._source.index_part(job.tar, first, part.group)

@@ -163,16 +163,17 @@ class StoredIndex(Index):
         """Return the index of all samples of the data set, whose ids are their rows, unpinned.
 
         Raises:
-            DataError: A shard is not in the cache.
+            DataError: A shard is not in the cache, or there is no sample.
         """
         self.load_newest()
-        snapshot = self.table.snapshot
-        if (count := len(snapshot.shards)) < self.table.num_shards:
+        if (count := self.table.num_loaded) < self.table.num_shards:
             raise DataError(
                 f"{count:,} of the {self.table.num_shards:,} shards of data.shards are in the "
                 "cache: run 'gpupipe cache fill CONFIG', with a data.cache.max_bytes that holds all"
             )
-        index = snapshot.index
+        index = self.table.snapshot.index
+        if not len(index):
+            raise DataError(f"{self.root}: no sample in {counted(count, 'shard')}: see data.shards")
         if index.classes or not self.is_labelled:
             return index
         return replace(index, classes=list(map(str, range(int(index.labels.max()) + 1))))
@@ -210,10 +211,11 @@ class StoredLocations(Locations):
         return max(0, self._table.num_shards - len(shards) - broken)
 
     def explain_wait(self, shards: dict[str, CachedShard], broken: int, missing: int) -> str:
-        count, options = len(shards) + broken, self._folder.options
+        options, empty = self._folder.options, sum(not shard.samples for shard in shards.values())
+        count = len(shards) + broken - empty
         if options.epoch == "full" and missing:
             return (
-                f"{count:,} of {self._table.num_shards:,} shards are in the cache, and "
+                f"{count + empty:,} of {self._table.num_shards:,} shards are in the cache, and "
                 "data.cache.epoch is full"
             )
         waits = options.epoch == "new" or not self._has_begun

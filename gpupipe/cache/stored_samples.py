@@ -98,6 +98,11 @@ class SampleTable:
         weights = self._listing.weights
         return int(np.count_nonzero(weights)) if len(weights) else len(self._listing)
 
+    @property
+    def num_loaded(self) -> int:
+        """The number of shards that are loaded, with those that have no samples."""
+        return len(self._tables)
+
     def load(self, shards: Iterable[str], broken: Iterable[int]) -> None:
         """Make the samples of some shards readable, and no others.
 
@@ -116,6 +121,7 @@ class SampleTable:
         }
         self._tables = tables
         lost = dict.fromkeys(set(broken) - tables.keys())
+        tables = {row: table for row, table in tables.items() if len(table)}
         rows = np.array(sorted([*tables, *lost]), np.int64)
         model = next(iter(tables.values()), None)
         every = [tables.get(row) or self._describe_broken(row, model) for row in rows.tolist()]

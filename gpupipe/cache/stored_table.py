@@ -140,6 +140,11 @@ def create_table(index: Index, dataset: DataSet, path: Path) -> ShardTable:
     )
 
 
+def create_empty() -> ShardTable:
+    """Return the table of a shard without samples."""
+    return ShardTable(StringArray.from_strings([]), np.empty(0, np.int64), {})
+
+
 def _find_field(column: Column, path: Path) -> FieldTable | ChunkedField:
     """Return where the samples of a column are in the shard at `path`."""
     if isinstance(column, SpanColumn):

@@ -137,7 +137,9 @@ def explain_exhaustion(folder: CacheFolder) -> str:
     reports = folder.read_claims("workers").values()
     failures = [why for report in reports for why in report.get("failures", [])]
     if not failures:
-        return f"all of the data set is in the cache in {folder.dir}"
+        empty = sum(not shard.samples for shard in folder.commit_log.live_shards().values())
+        others = f", with {counted(empty, 'shard')} without samples" if empty else ""
+        return f"all of the data set is in the cache in {folder.dir}{others}"
     count = max(int(report.get("failed", 0)) for report in reports)
     noun = "shard" if folder.has_stored_shards else "file"
     return (

@@ -95,6 +95,10 @@ class ShardFile:
     lists: dict[str, ListValues] = field(default_factory=dict)
 
 
+class NoSamplesError(DataError):
+    """A valid shard has no samples."""
+
+
 def join_shards(
     files: Sequence[Path],
     parts: Sequence[Sequence[ShardFile]],

@@ -170,6 +170,9 @@ class Source(pydantic.BaseModel):
             max_bytes: The most that a part with several groups of samples may take, with what is
                 written beside it.
 
+        Returns:
+            The parts; none if the file has no samples.
+
         Raises:
             ValueError: The file is damaged, or lacks what an option names.
         """
@@ -184,7 +187,8 @@ class Source(pydantic.BaseModel):
             group: The number of its first group of samples in the whole file.
 
         Raises:
-            DataError: The part has no samples, or cannot be read.
+            NoSamplesError: The part has no samples.
+            DataError: The part cannot be read.
         """
         raise NotImplementedError
 

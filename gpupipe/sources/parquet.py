@@ -16,7 +16,7 @@ from gpupipe.dataset.labels import join_labels
 from gpupipe.dataset.list_annotations import AnnotatedShards
 from gpupipe.dataset.list_columns import ListColumn, check_fields, find_label, split_fields
 from gpupipe.dataset.npy_fields import ArrayFormat, Shape, locate_arrays, read_header
-from gpupipe.dataset.shards import ByteRanges, ShardFile, array_spec, name_shard
+from gpupipe.dataset.shards import ByteRanges, NoSamplesError, ShardFile, array_spec, name_shard
 from gpupipe.dataset.source import FilePart
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
@@ -129,6 +129,8 @@ class Parquet(AnnotatedShards):
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
         with name_shard(path), arrow_columns.open_parquet(path) as table:
             part = self._unpack(path, table, write_parts_beside(path), first, group)
+        if not part.names:
+            raise NoSamplesError(f"{path}: no sample in 1 shard: {self.explain_empty()}")
         return self.join([path], [[part]])
 
     def cut_file(self, file: RawIOBase, max_bytes: float) -> list[FilePart]:
@@ -159,8 +161,6 @@ class Parquet(AnnotatedShards):
                 taken = 0
             parts[-1].append(number)
             taken += need
-        if not parts:
-            raise ValueError("it has no rows")
         return [
             self._create_part(footer, [footer.groups[n] for n in part], part[0], columns)
             for part in parts

@@ -10,11 +10,15 @@ import pytest
 
 import gpupipe
 from gpupipe.cache import file_parts, store_listing, stored_table
+from gpupipe.cache.maintenance import fetch_missing_shards
 from gpupipe.cache.stored_fill import name_of
+from gpupipe.cache.stored_index import StoredLocations
 from gpupipe.cache.stored_samples import SampleTable
+from gpupipe.config import read
 from helpers.cache_contents import disk_size
-from helpers.cached_loading import Config, ids, load
+from helpers.cached_loading import Config, complete, ids, load
 from helpers.faulty_store import Faults, serve
+from helpers.loaders import ENGINES
 from helpers.stored_shards import cached, write_parquet, write_wide_parquets
 
 NAMES = ["0.parquet", "1.parquet"]
@@ -231,3 +235,83 @@ def test_parts_that_a_killed_lister_has_left_are_not_those_of_another_listing(
     again = make({"url": url, "shards": NAMES})
     assert len(again.listing) == 2
     assert again.fill() == "complete"
+
+
+@pytest.fixture
+def sparse(images: list[bytes], tmp_path: Path) -> Path:
+    """Five files, of which the second and the last have three faces each, and the others none."""
+    root = tmp_path / "sparse"
+    root.mkdir()
+    for n in range(5):
+        write_parquet(root / f"{n}.parquet", images[: 3 * (n in (1, 4))], 0)
+    return root
+
+
+SPARSE_IDS = [(file << 32) + row for file in (1, 4) for row in range(3)]
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_files_without_rows_have_no_samples(
+    config: Config, sparse: Path, options: dict[str, Any], has_ranges: bool
+) -> None:
+    with serve(sparse) as (url, faults):
+        faults.has_ranges = has_ranges
+        settings = config(url=url, shards="*.parquet", epoch="full")
+        with load(settings, **options) as loader:
+            assert len(loader) == 2
+            epoch = iter(loader)
+            before, state = ids([next(epoch)]), loader.state_dict()
+            rest = ids(epoch)
+            assert sorted(before + rest) == SPARSE_IDS
+        with load(settings, **options) as again:
+            again.load_state_dict(state)
+            assert ids(again) == rest
+            assert sorted(ids(again)) == SPARSE_IDS
+
+
+def test_shards_without_samples_do_not_count_among_those_that_an_epoch_waits_for(
+    make: Any, config: Config, sparse: Path
+) -> None:
+    data = {"url": f"file://{sparse}", "shards": "*.parquet", "label": "label"}
+    made = make(data, min_shards=1)
+    assert file_parts.load(made.folder) is not None, "the first file is cut, though into no parts"
+    assert made.fill() == "complete"
+    assert made.folder.commit_log.broken_rows() == {}
+    live = made.folder.commit_log.live_shards()
+    assert [live[name_of(row)].samples for row in range(5)] == [0, 3, 0, 0, 3]
+    table = SampleTable(made.folder, made.listing, made.dataset, ["image"])
+    locations = StoredLocations(made.folder, table)
+    empty = {name: shard for name, shard in live.items() if not shard.samples}
+    missing = locations.count_missing(empty, 0)
+    assert missing == 2
+    assert locations.explain_wait(empty, 0, missing).startswith("0 shards of the 1 of data.cache.")
+    assert locations.explain_wait(live, 0, 0) == ""
+    assert locations.locate(empty).tolist() == []
+    assert locations.locate(live).tolist() == SPARSE_IDS
+    assert locations.locate(empty).tolist() == []
+    assert cached(made.folder).keys() == live.keys()
+    made.folder.shard_path(name_of(0)).unlink()
+    assert fetch_missing_shards(made.folder, made.another()) == {}
+
+
+def test_all_samples_are_there_though_some_files_have_none(config: Config, sparse: Path) -> None:
+    settings = config(url=f"file://{sparse}", shards="*.parquet")
+    complete(settings)
+    assert len(read(settings).source.index().find_whole()) == 6
+    nothing = config(url=f"file://{sparse}", shards="0.parquet", dir=str(sparse / "cache"))
+    complete(nothing)
+    with pytest.raises(gpupipe.DataError, match=r"sparse: no sample in 1 shard: see data\.shards"):
+        read(nothing).source.index().find_whole()
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_a_store_of_which_no_file_has_rows_is_an_error_at_once(
+    config: Config, sparse: Path, has_ranges: bool
+) -> None:
+    with serve(sparse) as (url, faults):
+        faults.has_ranges = has_ranges
+        settings = config(url=url, shards=["0.parquet", "2.parquet"], wait=86_400)
+        said = "epoch 0 cannot begin: 0 shards .*, with 2 shards without samples"
+        with load(settings) as loader, pytest.raises(gpupipe.DataError, match=said):
+            len(loader)
