@@ -82,12 +82,12 @@ def _list(dataset: DataSet, cache: CacheOptions, store: Store) -> Listing | Data
 
         Bytes whose version comes neither before nor with them could be of an older one.
         """
-        if has_shards and cache.workers and cache.rate_limit is None and not store.parts:
+        if has_shards and cache.workers and cache.rate_limit is None and not store.ranges.parts:
             weights = rows.weights.tolist() if dataset.weight is not None else None
             chosen = choose_first(len(rows.names), dataset.seed, weights)
-            unknown = [row for row in chosen if not store.tells_version(rows.names[row])]
+            unknown = [row for row in chosen if not store.ranges.tells_version(rows.names[row])]
             ask_for_versions(rows, store, cache.connections, unknown)
-            store.prefetch([rows.names[row] for row in chosen])
+            store.ranges.prefetch([rows.names[row] for row in chosen])
 
     try:
         return list_samples(dataset, store, cache.connections, begin_to_fetch)

@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpupipe.cache.digests import (
     find_crc32c,
     find_digest,
 )
+from gpupipe.cache.file_ranges import FileRanges
 from gpupipe.cache.file_system import (
     S3_URLS,
     advise_on_access,
@@ -39,13 +40,7 @@ from gpupipe.cache.listing import (
     hash_file_version,
     hash_version,
 )
-from gpupipe.cache.range_reader import (
-    PART,
-    FetchedRange,
-    NoRangesError,
-    can_read,
-    create_range_reader,
-)
+from gpupipe.cache.range_reader import FetchedRange, create_range_reader
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shared_files import DISK_FULL
 from gpupipe.errors import DataError
@@ -83,11 +78,11 @@ class Store:
         retries: Attempts to fetch a file after the first one.
         timeout: Seconds that an attempt may take.
         pause: Called between two attempts, with the number of seconds to sleep.
-        parts: The first PART bytes of files, for the `read_range` of them to come.
+        parts: The first PART bytes of files that were asked for already.
 
     Attributes:
         url: The data set's url.
-        parts: Those that were not read yet.
+        ranges: Reads ranges of the files, an attempt each, and their first bytes early.
     """
 
     def __init__(
@@ -100,10 +95,10 @@ class Store:
     ) -> None:
         self.url, self._retries, self._timeout, self._pause = dataset.url, retries, timeout, pause
         self._files, self._root = open_file_system(dataset.url, dataset.storage_options)
-        self._reader = None
+        reader = None
         if dataset.shards is not None:
-            self._reader = create_range_reader(dataset.url, dataset.storage_options, timeout)
-        self.parts = dict(parts)
+            reader = create_range_reader(dataset.url, dataset.storage_options, timeout)
+        self.ranges = FileRanges(dataset.url, reader, self._read_range, parts)
 
     def list_files(self, folder: str = "") -> dict[str, dict[str, Any]]:
         """List the files below the url, or below a folder of it.
@@ -275,40 +270,6 @@ class Store:
         if file.tag and not has_version(now, file.tag):
             raise ChangedError(str(_NotAsListedError(describe_change(file.version, now))))
 
-    def tells_version(self, name: str) -> bool:
-        """Return whether a part of a file comes with its version, of the kind that is listed.
-
-        Google's ETags, for one, are others in a listing.
-        """
-        is_web = self.url.startswith(("http://", "https://"))
-        return is_web and self._reader is not None and can_read(name)
-
-    def prefetch(self, names: Sequence[str]) -> None:
-        """Begin to read the first PART bytes of files, one after the other, into `parts`.
-
-        The versions of those of which `tells_version` is False must be known.
-        """
-        pool = ThreadPoolExecutor(1)
-        for name in names:
-            reader = self._reader if self.tells_version(name) else None
-            self.parts[name] = pool.submit(
-                reader.read if reader else self._read_once, name, 0, PART
-            )
-
-    def drop_changed_part(self, file: StoredFile) -> None:
-        """Forget the part of a file in `parts` that was asked for before its version was known.
-
-        Only if it came with another version than the file's.
-        """
-        part = self.parts.get(file.name)
-        if part is None or not file.tag or not self.tells_version(file.name):
-            return
-        wait([part])
-        if part.exception() is None:
-            version = part.result().version
-            if not has_version({"ETag": version, "Last-Modified": version}, file.tag):
-                del self.parts[file.name]
-
     def read_range(self, name: str, begin: int, end: int) -> FetchedRange:
         """Return bytes `begin` to `end` of a file; all of it from a server that knows no ranges.
 
@@ -316,18 +277,7 @@ class Store:
             StoreError: All attempts failed.
             UnfetchableError: The file is missing, or access is denied.
         """
-
-        def read() -> FetchedRange:
-            coming = None if begin else self.parts.pop(name, None)
-            try:
-                result = coming.result() if coming else self._read_once(name, begin, end)
-            except NoRangesError:  # of a part that was asked for before there was this store
-                result = self._read_once(name, begin, end)
-            if (count := len(result.data)) < end - begin:
-                raise OSError(f"{count:,} bytes came in place of {end - begin:,}")
-            return result
-
-        result: FetchedRange = self.retry(read)
+        result: FetchedRange = self.retry(lambda: self.ranges.read(name, begin, end))
         return result
 
     def copy_range(
@@ -341,32 +291,12 @@ class Store:
         Returns:
             How many bytes came, and the file's version as in FetchedRange.
         """
-
-        def copy() -> tuple[int, str]:
-            if self._reader is None or not can_read(name) or name in self.parts:
-                data, version = self.read_range(name, begin, end)
-                write(data, begin if len(data) <= end - begin else 0)
-                return len(data), version
-            try:
-                count, version = self._reader.copy(name, begin, end, write)
-            except NoRangesError:
-                self._reader = None
-                return copy()
-            if count < end - begin:
-                raise OSError(f"{count:,} bytes came in place of {end - begin:,}")
-            return count, version
-
-        result: tuple[int, str] = self.retry(copy)
+        result: tuple[int, str] = self.retry(lambda: self.ranges.copy(name, begin, end, write))
         return result
 
-    def _read_once(self, name: str, begin: int, end: int) -> FetchedRange:
-        if self._reader is not None and can_read(name):
-            try:
-                return self._reader.read(name, begin, end)
-            except NoRangesError:
-                self._reader = None
+    def _read_range(self, name: str, begin: int, end: int) -> bytes:
         data: bytes = self._call_with_timeout("cat_file", self._path(name), start=begin, end=end)
-        return FetchedRange(data, "")
+        return data
 
     def _find_s3_digest(self, path: str, info: dict[str, Any]) -> Digest | None:
         """Return the digest of an object in S3; None if S3 has none, or this is another store.

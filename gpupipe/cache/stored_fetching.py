@@ -80,7 +80,7 @@ class ShardFetcher:
 
     def _fetch_shard(self, row: int, target: Path, part: FilePart | None) -> int:
         listed = self._complete(self._listing.get_file(row))
-        self._store.drop_changed_part(listed)
+        self._store.ranges.drop_changed_part(listed)
         part = part or FilePart(0, 0, [(0, listed.size)], 0, [], 0)
         try:
             received: int = self._store.retry(lambda: self._fetch_once(listed, target, part))

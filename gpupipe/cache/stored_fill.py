@@ -97,7 +97,7 @@ class StoredShardFiller(ShardPublisher):
 
         Forget the parts of shards that are not listed, or that other workers have published.
         """
-        names, parts, rows = self._listing.names, self._store.parts, list[int]()
+        names, parts, rows = self._listing.names, self._store.ranges.parts, list[int]()
         for name in list(parts):
             row = bisect_left(names, name)
             is_listed = row < len(names) and names[row] == name

@@ -38,7 +38,7 @@ def describe(url: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
 def list_it(data: Any) -> EarlyListing:
     early = list_early(data)
     assert early is not None
-    for part in early.store.parts.values():
+    for part in early.store.ranges.parts.values():
         wait([part])
     return early
 
@@ -96,8 +96,8 @@ def test_versions_that_do_not_come_with_bytes_come_before_them(tars: Path, tmp_p
         early = list_it(describe(url, tmp_path) | options)
         rows = early.take_rows()
         versions = dict(zip(list(rows.names), list(rows.versions), strict=True))
-        assert len(early.store.parts) == 3
-        assert {versions[name] for name in early.store.parts} == {"ETag v1"}
+        assert len(early.store.ranges.parts) == 3
+        assert {versions[name] for name in early.store.ranges.parts} == {"ETag v1"}
 
 
 def test_a_part_that_fails_is_asked_for_again(tars: Path, tmp_path: Path, make: Make) -> None:
@@ -149,7 +149,7 @@ def test_shards_that_weigh_nothing_are_not_asked_for(tars: Path, tmp_path: Path)
     (tmp_path / "list.csv").write_text("path,weight\na/000.tar,0\nb/001.tar,1\n")
     manifest = {"manifest": str(tmp_path / "list.csv"), "weight": "weight", "shards": "a/*.tar"}
     data = describe(f"file://{tars}", tmp_path) | manifest
-    assert list_it(data).store.parts == {}
+    assert list_it(data).store.ranges.parts == {}
 
 
 def test_a_cache_that_has_a_listing_needs_none(blobs: Path, make: Make) -> None:

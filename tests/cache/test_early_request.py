@@ -62,7 +62,7 @@ def test_the_first_shards_are_those_that_were_asked_for(
             assert made.folder.shard_path(shard).read_bytes() == (folder / name).read_bytes()
         if has_ranges:
             assert sum(path.endswith(".tar") for path in faults.asked) == 3
-        assert early.store.parts == {}
+        assert early.store.ranges.parts == {}
 
 
 @pytest.mark.parametrize("is_large", [False, True])
@@ -112,7 +112,7 @@ def test_a_shard_that_the_listing_lacks_is_not_fetched(
         assert early is not None
         filler = create_filler(made.folder, made.dataset, early.store)
         assert [filler.publish_shard() for _ in range(6)] == ["published"] * 5 + ["complete"]
-        assert early.store.parts == {}
+        assert early.store.ranges.parts == {}
         published = [int(shard.name) - 1 for shard in made.folder.commit_log.list_published()]
         assert [made.listing.names[row] for row in published[:2]] == others
 
@@ -127,10 +127,10 @@ def test_a_part_that_another_worker_needs_no_more_is_forgotten(
         made = make({"url": f"{url}/train", "shards": "0*.tar"}, max_bytes="50MB", shard_size=1)
         other = made.another()
         assert [other.publish_shard() for _ in range(7)] == ["published"] * 6 + ["complete"]
-        assert len(early.store.parts) == 3
+        assert len(early.store.ranges.parts) == 3
         filler = create_filler(made.folder, made.dataset, early.store)
         assert filler.publish_shard() == "complete"
-        assert early.store.parts == {}
+        assert early.store.ranges.parts == {}
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def filled(
         options = {"timeout": 5.0, "shard_size": SIZE} | options
         cache = make({"url": web[0], "shards": NAME}, **options)
         if request.param == "fsspec":
-            cache.filler._store._reader = None
+            cache.filler._store.ranges._reader = None
         web[1].asked.clear()
         return cache
 

@@ -39,8 +39,8 @@ class Client:
         self.statistics, self.target = FetchStatistics(), tmp_path / "shard"
         limit = RateLimit(tmp_path / "rate", None)
         if not has_obstore:
-            store._reader = None
-        assert (store._reader is not None) == has_obstore
+            store.ranges._reader = None
+        assert (store.ranges._reader is not None) == has_obstore
         self._fetcher = ShardFetcher(self.listing, store, limit, 4, self.statistics, PART)
 
     def fetch(self) -> str:
