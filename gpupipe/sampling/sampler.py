@@ -190,9 +190,8 @@ class Sampler:
         the consumer waits for batches of this epoch: a cache that is full of this epoch's samples
         makes room only when this epoch ends.
         """
-        return self._iter_epochs(
-            itertools.takewhile(self._is_ready, itertools.count(self._epoch + 1))
-        )
+        later = itertools.count(self._epoch + 1)
+        return self._iter_epochs(itertools.takewhile(self._is_ready, later))
 
     def _iter_epochs(self, later: Iterator[int]) -> Iterator[Plan]:
         """Return the plans of `epoch` from `position` on, then of the epochs in `later`."""
@@ -250,8 +249,7 @@ class Sampler:
             )
         if position and self._layout(epoch, position).num_steps == 0:
             epoch, position = epoch + 1, 0
-        problem = self._layout(epoch, position).explain_problem() if position else ""
-        if problem:
+        if position and (problem := self._layout(epoch, position).explain_problem()):
             raise StateError(
                 f"what is left of the epoch cannot be dealt out: {problem}, or leave it "
                 f"out: sampler.set_epoch({epoch + 1})"
@@ -315,11 +313,9 @@ class Sampler:
         at_once = max(1, min(_MADE_AT_ONCE, _MAX_ROWS // self.batch_size))
         for first in range(0, last + 1, at_once):
             steps = range(first, min(first + at_once, last + 1))
-            positions = [
-                (position + layout.positions(step, self.rank)) % len(order) for step in steps
-            ]
-            repeats = None if earlier is None else [earlier[at] for at in positions]
-            siblings = Siblings([order[at] for at in positions], repeats)
+            places = [(position + layout.positions(step, self.rank)) % len(order) for step in steps]
+            repeats = None if earlier is None else [earlier[at] for at in places]
+            siblings = Siblings([order[at] for at in places], repeats)
             yield from [
                 Plan(
                     epoch,
