@@ -93,8 +93,7 @@ def _list_page(url: str, pattern: str) -> list[str]:
     connection = connect(host, timeout=_PAGE_SECONDS)
     try:
         connection.request("GET", f"/{path}/" if path else "/")
-        response = connection.getresponse()
-        page = response.read().decode(errors="ignore") if response.status == 200 else ""
+        page = connection.getresponse().read().decode(errors="ignore")
     finally:
         connection.close()
     names = set(_LINK.findall(page))

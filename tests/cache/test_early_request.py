@@ -138,12 +138,14 @@ def test_a_part_that_another_worker_needs_no_more_is_forgotten(
     [
         {"storage_options": {"headers": {"a": "b"}}},
         {"manifest": "list.csv"},
+        {"shard_format": "webdataset"},
         {"shards": "*.npy"},
         {"shards": "a/*.tar"},
         {"shards": ["0*.tar"]},
         {"shards": "x*.tar"},
         {"cache": {"dir": "/a", "workers": 0}},
         {"cache": {"dir": "/a", "rate_limit": "1MB"}},
+        {"cache": {"dir": "/a", "timeout": 5}},
         {"cache": None},
     ],
 )
@@ -153,6 +155,47 @@ def test_other_data_sets_wait_for_their_listing(
     with serve(folder) as (url, faults):
         assert request_shards(describe(url, tmp_path, **options)) == {}
         assert faults.asked == ["/"] * (options == {"shards": "x*.tar"})
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+@pytest.mark.parametrize("shards", ["0*.tar", "**/0*.tar"])
+def test_a_part_is_that_of_the_shard_below_the_url(
+    folder: Path, tmp_path: Path, shards: str, end: str
+) -> None:
+    chosen = set()
+    with serve(folder.parent) as (url, faults):
+        for seed in range(5):
+            data = describe(f"{url}/train{end}", tmp_path, shards=shards, seed=seed)
+            parts = request_shards(data)
+            for name, part in parts.items():
+                assert bytes(part.result().data) == (folder / name).read_bytes()
+            assert faults.asked == ["/train/", *(f"/train/{name}" for name in parts)]
+            faults.asked.clear()
+            chosen.add(frozenset(parts))
+    assert len(chosen) > 1, "the seed says which"
+
+
+def test_links_to_other_places_are_not_asked_for(folder: Path, tmp_path: Path) -> None:
+    (folder / "index.html").write_text(
+        "<A class=x\nHREF='000.tar'>0</A><a href=\"000.tar\">0</a><a href='/train/001.tar'>1</a>"
+        "<a href='http://other/002.tar'>2</a><a href='../003.tar'>3</a><a href='004.tar?x'>4</a>"
+        "<a href='0%205.tar'>5</a><a href='..'>up</a>"
+    )
+    with serve(folder.parent) as (url, faults):
+        wait(request_shards(describe(f"{url}/train", tmp_path)).values())
+        assert faults.asked == ["/train/", "/train/000.tar"]
+
+
+def test_a_listing_is_looked_for_below_the_home_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "listing.idx").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with serve(folder) as (url, faults):
+        data = describe(url, tmp_path, cache={"dir": "~/cache", "max_bytes": "50MB"})
+        assert request_shards(data) == {}
+        assert faults.asked == []
 
 
 def test_nothing_is_asked_for_where_a_listing_is(folder: Path, tmp_path: Path) -> None:
