@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import gpupipe
+from gpupipe.cache.settings import DataSet
+from gpupipe.cache.store import Store
 from helpers import forked_python, hub
 from helpers.cached_loading import Config, ids, load
 from helpers.stored_shards import NAMES, cached, write_wide_parquets
@@ -135,6 +137,15 @@ def test_what_the_hub_does_not_list_is_said(
     data["url"], data["storage_options"]["token"] = f"hf://{url}", token
     with pytest.raises(gpupipe.DataError, match=f"^hf://{url}: cannot be listed: .*{said}{ADVICE}"):
         make(data)
+
+
+def test_a_listing_has_what_came_since_the_last_one(
+    tar_hub: hub.Hub, data: dict[str, Any], tmp_path: Path
+) -> None:
+    store = Store(DataSet(**data), 0, 5.0)
+    before = store.list_files().keys()
+    shutil.copy(tmp_path / "main" / NAME, tmp_path / "main/a/new.tar")
+    assert store.list_files().keys() - before == {"a/new.tar"}
 
 
 def test_a_file_that_was_changed_or_deleted_is_named(

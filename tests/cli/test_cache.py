@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from gpupipe import config as configs
+from gpupipe.cache.cache_folder import prepare_folder
+from gpupipe.cli import cache
 from gpupipe.cli.app import main
 from gpupipe.decoded_cache.location import list_files
+from gpupipe.errors import DataError
+from gpupipe.sources.remote import Remote
 from helpers.decoded_caches import DISK, MEMORY, epochs_of, the_file
 from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
 from helpers.forked_python import executable
@@ -185,6 +190,18 @@ def test_a_shard_that_several_workers_cannot_fetch_counts_once(tmp_path: Path) -
     assert found.exit_code == 1
     assert "0 samples in 0 of 6 shards" in found.stdout
     assert "error: 6 shards could not be fetched, among them:\n" in found.stderr
+
+
+def test_what_one_worker_could_not_fetch_and_another_one_did_is_no_failure(config: str) -> None:
+    large = "data.cache.max_bytes=9MB"
+    assert "the whole data set" in gpupipe("fill", config, large).stdout
+    source = configs.read(config, [large]).source
+    assert isinstance(source, Remote)
+    folder = prepare_folder(source.cache, source.dataset)
+    outcome = {"bytes": 0, "failed": 1, "failures": ["a.jpg: 500"], "lost": {}}
+    cache._print_result(folder, [outcome], 1.0, 0, 60)
+    with pytest.raises(DataError, match=r"^1 sample could not be fetched, among them:\na\.jpg"):
+        cache._print_result(folder, [outcome] * 2, 1.0, 0, 61)
 
 
 # --- caches of decoded images
