@@ -31,8 +31,7 @@ def test_a_blur_of_an_image_that_is_too_small_is_refused() -> None:
 
 
 def test_a_hue_is_torchvisions() -> None:
-    large = (200, 170)  # more than one band
-    for size, factor in product([*SIZES, large], [-0.5, -0.2, 0.0, 0.1, 0.37, 0.5]):
+    for size, factor in product(SIZES, [-0.5, -0.2, 0.0, 0.1, 0.37, 0.5]):
         image = picture(size, 3)
         image[:2] = np.array([[[0, 0, 0]], [[77, 77, 77]]])
         image[2:4] = np.array([[[255, 255, 255]], [[255, 0, 0]]])
