@@ -7,7 +7,11 @@ members are called in this order:
     num_uniforms              the number of uniform draws that one batch needs
     sample(u)                 each batch: turns draws into parameters; the only place where
                               randomness enters
-    torch(images, labels, p)  each batch: processes the batch on its device
+    prepare(sizes, ..., p)    each batch: returns what to do to it, maybe before it is there
+    torch(images, labels, p)  each batch: processes the batch on its device; by default, does what
+                              `prepare` returns
+
+A step defines `prepare` or `torch`.
 
 The draws are hashes of (seed, epoch, ids of the batch, step). So a sample's pixels depend on the
 samples in its batch, and thus on the batch size and the number of ranks. This is the only exception
@@ -48,8 +52,9 @@ class Mixing(NamedTuple):
     Attributes:
         images: Returns the new values of a field (B, ...), in memory that the second argument
             allocates, or in new memory; None leaves all fields alone.
-        labels: Returns the new soft labels. It computes each class in the same way, from the shares
-            of this class alone. None leaves them alone.
+        labels: Returns the new soft labels. It computes each class of each sample in the same way,
+            from the shares of this class in the sample itself and in the one that the step mixes it
+            with: `shift` before it. None leaves them alone.
     """
 
     images: "Callable[[Tensor, BatchMemory | None], Tensor] | None" = None
@@ -59,9 +64,9 @@ class Mixing(NamedTuple):
 class BatchStep(BaseStep):
     """The base of all steps of the batch stage.
 
-    Subclasses declare their parameters as pydantic fields and override `sample`, `check` and
-    `torch`. A package offers a step under the entry point group `gpupipe.batch_steps`; the entry
-    point's name is the name in YAML.
+    Subclasses declare their parameters as pydantic fields and override `sample`, `check`, and
+    `prepare` or `torch`. A package offers a step under the entry point group
+    `gpupipe.batch_steps`; the entry point's name is the name in YAML.
 
     The draws of a step are hashes of (seed, epoch, ids of the batch, step), so they depend on all
     samples of the batch.
@@ -185,11 +190,6 @@ class BatchContainer(BaseContainer, BatchStep):
     def is_thread_safe(self) -> bool:  # type: ignore[override]
         """Whether all of the steps may run on several threads at once."""
         return all(nested.step.is_thread_safe for nested in self.transforms)
-
-    @property
-    def can_prepare(self) -> bool:
-        """Whether all of the steps define `prepare` in place of `torch`."""
-        return all(nested.step.can_prepare for nested in self.transforms)
 
     def list_num_classes(self) -> list[int]:
         nested = [n for inner in self.transforms for n in inner.step.list_num_classes()]

@@ -157,12 +157,16 @@ def _mix_prepared(
         if mixing.images is None:
             continue
         for name, layout in entry.batch_layouts.items():
+            before = to_steps(mixed[name], layout)
             try:
-                image = mixing.images(to_steps(mixed[name], layout), memory)
+                after = mixing.images(before, memory)
+            except StepIncompatibleError as e:
+                raise _refuse(entry, e) from None
             except Exception:  # a context manager around each call takes longer than some steps
                 with entry.blame("torch()"):
                     raise
-            mixed[name] = from_steps(image, layout)
+            _check_result(entry, name, before, after)
+            mixed[name] = from_steps(after, layout)
     return mixed
 
 
@@ -177,7 +181,7 @@ def _run(entry: BatchEntry, parameters: Params, batch: dict[str, Tensor]) -> dic
     try:
         mixed, soft = entry.step.torch(images, labels, parameters)
     except StepIncompatibleError as e:
-        raise ShapeError(f"{entry.where}: {entry.key}: {e}") from None
+        raise _refuse(entry, e) from None
     except Exception:  # a context manager around each call takes longer than some steps
         with entry.blame("torch()"):
             raise
@@ -186,6 +190,10 @@ def _run(entry: BatchEntry, parameters: Params, batch: dict[str, Tensor]) -> dic
     _check_result(entry, "label", labels, soft)
     back = {name: from_steps(mixed[name], layout) for name, layout in layouts.items()}
     return back | ({"label": soft} if "label" in batch else {})
+
+
+def _refuse(entry: BatchEntry, reason: StepIncompatibleError) -> ShapeError:
+    return ShapeError(f"{entry.where}: {entry.key}: {reason}")
 
 
 def _check_result(entry: BatchEntry, name: str, before: Tensor, after: Tensor | None) -> None:

@@ -71,6 +71,8 @@ def prepare_batches(
             of_step = {name: sizes[name] for name in entry.layouts}
             mixings.append(entry.step.prepare(of_step, num_classes, p))
         soft = _mix_labels(stage, mixings, numbers, num_classes, parameters[0]["shift"])
+        if (soft.shape, soft.dtype) != ((len(numbers), num_classes), torch.float32):
+            return [None] * len(labels)  # a batch alone finds the step at fault
         prepared.append(PreparedBatch(sizes, mixings, soft))
     return prepared
 

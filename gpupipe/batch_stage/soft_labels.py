@@ -61,12 +61,11 @@ def mix_one_hot(
     for step in steps:
         shares = step(shares)
     own, earlier, others, of_both = shares[0].tolist()
-    labels = torch.full((len(numbers), num_classes), others)
-    rows, before = np.arange(0, labels.numel(), num_classes), np.roll(numbers, shift)
-    array = labels.numpy()
-    array.put(rows + before, earlier)
-    array.put(rows + numbers, np.where(numbers == before, of_both, own))
-    return labels
+    labels = np.full((len(numbers), num_classes), others, np.float32)
+    rows, before = np.arange(0, labels.size, num_classes), np.roll(numbers, shift)
+    labels.put(rows + before, earlier)
+    labels.put(rows + numbers, np.where(numbers == before, of_both, own))
+    return torch.from_numpy(labels)
 
 
 @lru_cache(maxsize=16)
@@ -77,8 +76,8 @@ def _make_two_samples(shift: int) -> Tensor:
     """
     import torch
 
-    pair = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
-    return pair.repeat_interleave(max(shift, 1), 0)
+    pair = np.array([[1, 0, 0, 1], [0, 1, 0, 1]], np.float32)
+    return torch.from_numpy(pair.repeat(max(shift, 1), 0))
 
 
 def _check(numbers: NDArray[np.int64], num_classes: int) -> None:

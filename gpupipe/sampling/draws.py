@@ -166,7 +166,7 @@ def permutation(seed: int, epoch: int, count: int, purpose: str = ORDER) -> NDAr
 @lru_cache(maxsize=4096)
 def _key(seed: int, epoch: int, *streams: int) -> NDArray[np.uint64]:
     """Return the key of each stream, (streams,)."""
-    mixed = _mix_number(_mix_number(seed) + epoch)
+    mixed = _mix_number(_mix_number(int(seed)) + int(epoch))  # those of NumPy overflow
     key = np.array([_mix_number(mixed + stream) for stream in streams], np.uint64)
     key.flags.writeable = False  # all callers get the same array
     return key

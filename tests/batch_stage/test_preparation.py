@@ -1,23 +1,26 @@
 """Batches that are prepared together have the pixels and labels of those that are mixed alone."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
 from batch_stage.mixing_cases import MASK, stage_of
-from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch, Sizes
+from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch, Mixing, Sizes
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.batch_stage.preparation import PreparedBatch, prepare_batches
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.batch_stage.steps.mixup import Mixup
+from gpupipe.batch_stage.steps.random_choice import RandomStepChoice
 from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.spec import Spec
-from gpupipe.errors import ShapeError
-from gpupipe.pipeline.step import Params
+from gpupipe.errors import GpupipeError, ShapeError
+from gpupipe.pipeline.step import Params, StepIncompatibleError
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.sampling.sampler import Plan
 from gpupipe.sampling.siblings import Siblings
 
@@ -116,12 +119,65 @@ class Halved(Mixup):
         return {name: image / 2 for name, image in mixed.items()}, soft
 
 
+class Erased(RandomStepChoice):
+    """A container of another package, which changes what random_choice does to images."""
+
+    def torch(self, images: Images, labels: torch.Tensor, p: Params) -> MixedBatch:
+        return {name: image * 0 for name, image in images.items()}, labels
+
+
+class Cropped(BatchStep):
+    """A step of another package, whose results have other shapes."""
+
+    part: Literal["images", "labels"]
+
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+        if self.part == "images":
+            return Mixing(lambda image, memory: image[1:])
+        return Mixing(labels=lambda labels: labels[1:])
+
+
+class Refused(BatchStep):
+    """A step of another package, which finds that it cannot do a batch when it has it."""
+
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+        def refuse(image: torch.Tensor, memory: BatchMemory | None) -> torch.Tensor:
+            raise StepIncompatibleError("no image is red")
+
+        return Mixing(refuse)
+
+
+def stage_with(*steps: BatchStep) -> BatchStage:
+    """A stage of steps that are no built-in ones."""
+    entry = stage_of("one_hot").entries[0]
+    return BatchStage(tuple(replace(entry, step=step, where="c.yaml:3:5") for step in steps))
+
+
 def test_steps_that_define_torch_are_not_prepared() -> None:
     assert None not in prepare(stage_of("mixup"))
-    entry = stage_of("mixup").entries[0]
-    stage = BatchStage((type(entry)(entry.name, entry.key, Halved(), "", entry.layouts),))
-    assert prepare(stage) == [None, None]
+    assert prepare(stage_with(Halved())) == [None, None]
+    choice = stage_of(CHOICE).entries[0].step
+    assert choice.can_prepare
+    assert not Erased.model_construct(**dict(choice)).can_prepare
     assert not stage_of({"python": {"call": "math:sqrt"}}).entries[0].step.can_prepare
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([Cropped(part="images")], r"c.yaml:3:5: .* its torch\(\) made \(7, 3, 12, 10\) .*'image'"),
+        ([Mixup(), Mixup(), Cropped(part="labels")], r"c.yaml:3:5: .* made \(7, 7\) .*'label'"),
+        ([Refused()], "c.yaml:3:5: .*no image is red"),
+    ],
+)
+def test_the_errors_are_those_of_a_batch_alone(steps: list[BatchStep], said: str) -> None:
+    index = make_index()
+    for given in (index, None):
+        (plan,) = make_plans([*range(8)])
+        with pytest.raises(GpupipeError, match=said):
+            BatchMixer(stage_with(*steps), 3, CLASSES, given).mix_planned(
+                plan, make_batch(plan, index, torch.float32)
+            )
 
 
 def test_soft_labels_of_very_many_classes_do_not_wait_in_memory() -> None:

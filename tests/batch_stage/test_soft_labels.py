@@ -59,3 +59,15 @@ def test_a_label_that_is_no_class(label: int) -> None:
     ):
         with pytest.raises(IndexError, match=f"^{label}$"):
             convert()
+
+
+def test_labels_are_float32_whatever_the_default_of_torch_is() -> None:
+    # Shares are cached, and no other test has a shift of 5.
+    steps = list_steps("mixup", 0.1, 0.25, 3, 5)
+    torch.set_default_dtype(torch.float64)
+    try:
+        mixed = mix_one_hot(np.array([0, 1, 2, 0, 1, 2]), 3, 5, steps)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert mixed.dtype == torch.float32
+    assert torch.equal(mixed, run_each(np.array([0, 1, 2, 0, 1, 2]), 3, steps))

@@ -31,6 +31,12 @@ class RandomStepChoice(BatchContainer, WeightedChoice):
     def is_needed(self, number: int, drawn: Sampled) -> bool:
         return number in drawn["choice"]
 
+    @property
+    def can_prepare(self) -> bool:
+        """Whether all of the steps define `prepare` in place of `torch`."""
+        is_own = type(self).torch is RandomStepChoice.torch
+        return is_own and all(nested.step.can_prepare for nested in self.transforms)
+
     def torch(self, images: Images, labels: "Tensor", p: Params) -> MixedBatch:
         step, chosen = self._choose(p)
         return step.torch(images, labels, chosen)
