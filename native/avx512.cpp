@@ -153,7 +153,7 @@ AVX512 void blend_rows(const uint16_t* const rows[], const int16_t* weights, int
 }  // namespace
 
 const Variant kAvx512 = {"avx512",        is_supported,    avx512::warp_row, avx2::split,
-                         avx512::merge,     avx2::reverse,   avx2::transpose,  avx2::convert,
+                         avx512::merge,   avx2::reverse,   avx2::transpose,  avx2::convert,
                          prepare_columns, resize_columns,  blend_rows,       &kColorAvx512,
                          &kFloatAvx512};
 

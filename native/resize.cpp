@@ -133,13 +133,15 @@ void resize_floats(const FloatVariant& floats, const Resize& r, const Slot& slot
   };
   float *const sums = take(end - begin), *const pixels = take(r.width);
   std::vector<const float*> sources(size_t(lines.size));
-  int fetched = lines.first[0];
+  const Image read = crop_columns(r.source, begin, end - begin);
+  int fetched = 0;
   for (int n = 0; n < r.height; ++n) {
+    // Without antialiasing, rows between those of two outputs are not read.
+    fetched = std::max(fetched, lines.first[n]);
     for (; fetched < lines.first[n] + lines.size + kRowsAhead / 4; ++fetched)
-      fetch_row(r.source, fetched);
+      fetch_row(read, fetched);
     for (int k = 0; k < lines.size; ++k)
-      sources[k] = reinterpret_cast<const float*>(r.source.row(lines.first[n] + k)) +
-                   int64_t{begin} * channels;
+      sources[k] = reinterpret_cast<const float*>(read.row(lines.first[n] + k));
     floats.blend_rows(sources.data(), lines.weights.data() + size_t(n) * lines.size, lines.size,
                       int64_t{end - begin} * channels, sums);
     floats.resize_columns(columns, sums, channels, pixels);
