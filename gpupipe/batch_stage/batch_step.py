@@ -129,7 +129,10 @@ class BatchStep(BaseStep):
                 what to write instead.
         """
         sizes = {name: tuple(image.shape[-2:]) for name, image in images.items()}
-        mixing = self.prepare(sizes, labels.shape[1], p)
+        num_classes = (
+            labels.shape[1] if labels.ndim > 1 else 0
+        )  # class numbers if no step takes any
+        mixing = self.prepare(sizes, num_classes, p)
         # The labels first, before the images take the caches.
         soft = labels if mixing.labels is None else mixing.labels(labels)
         if mixing.images is None:
@@ -145,7 +148,7 @@ class BatchStep(BaseStep):
 
         Args:
             sizes: The sizes of the fields that the step works on.
-            num_classes: The width of the soft labels.
+            num_classes: The width of the soft labels; 0 if no step takes any.
             p: The parameters of `torch`, without "memory".
 
         Raises:

@@ -57,7 +57,11 @@ def make_batch(plan: Plan, index: Index, dtype: torch.dtype, size: int = 12) -> 
 def mix_both(stage: BatchStage, plan: Plan, batch: Any, index: Index) -> list[Any]:
     """Return a batch mixed with the index, which prepares it, and without."""
     mixers = [BatchMixer(stage, 3, CLASSES, given) for given in (index, None)]
-    return [mixer.mix_planned(plan, batch) for mixer in mixers]
+    mixed = [mixer.mix_planned(plan, batch) for mixer in mixers]
+    assert plan.siblings is not None
+    draws = plan.siblings.take(plan.number, mixers[0], "", lambda every: every.batches)
+    assert draws is plan.ids, "it was not prepared: its draws were taken"
+    return mixed
 
 
 @pytest.mark.parametrize("steps", STEPS, ids=str)
@@ -77,9 +81,11 @@ def test_pixels_and_labels_are_those_of_a_batch_alone(
         assert prepared["image"].stride() == alone["image"].stride()
 
 
-def test_masks_and_bytes_get_the_same_box() -> None:
+@pytest.mark.parametrize("on", [[["image", "mask"]], [["image"], ["mask"]]], ids=str)
+def test_masks_and_bytes_are_those_of_a_batch_alone(on: list[list[str]]) -> None:
     fields = {"image": Spec.of_array("uint8", (3, 12, 10), "CHW"), "mask": MASK}
-    stage, index = stage_of({"cutmix": {"on": ["image", "mask"]}}, fields=fields), make_index()
+    stage = stage_of(*({"cutmix": {"on": names}} for names in on), fields=fields)
+    index = make_index()
     for plan in make_plans([*range(9)], [*range(9, 12)]):
         batch = make_batch(plan, index, torch.uint8)
         prepared, alone = mix_both(stage, plan, batch, index)
@@ -137,6 +143,15 @@ class Cropped(BatchStep):
         return Mixing(labels=lambda labels: labels[1:])
 
 
+class Dark(BatchStep):
+    """A step of another package that takes no labels."""
+
+    uses_labels = False
+
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+        return Mixing(lambda image, memory: image / 2)
+
+
 class Refused(BatchStep):
     """A step of another package, which finds that it cannot do a batch when it has it."""
 
@@ -160,6 +175,16 @@ def test_steps_that_define_torch_are_not_prepared() -> None:
     assert choice.can_prepare
     assert not Erased.model_construct(**dict(choice)).can_prepare
     assert not stage_of({"python": {"call": "math:sqrt"}}).entries[0].step.can_prepare
+
+
+def test_labels_that_no_step_takes_stay_class_numbers() -> None:
+    index = make_index()
+    for given in (index, None):
+        (plan,) = make_plans([*range(8)])
+        batch = make_batch(plan, index, torch.float32)
+        mixed = BatchMixer(stage_with(Dark()), 3, CLASSES, given).mix_planned(plan, batch)
+        assert torch.equal(mixed["label"], batch["label"])
+        assert torch.equal(mixed["image"], batch["image"] / 2)
 
 
 @pytest.mark.parametrize(
