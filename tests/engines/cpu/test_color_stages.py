@@ -300,7 +300,8 @@ def test_changes_of_floats_are_the_same_from_and_to_each_layout(
     variant: str, channels: int, changes: Any, is_reversed: bool
 ) -> None:
     """To the bit, also where rows have gaps, and where slots begin inside a line of the cache."""
-    whole: Any = shades((21, 130), channels) / np.float32(255)
+    ranges = np.array([0.9, 0.5, 0.7], np.float32)[:channels]  # each channel has its own
+    whole: Any = shades((21, 130), channels) / np.float32(255) * ranges
     factors = np.array([[1, 1, 1], [0.1, 0.2, 0.3], [0.5, 0.4, 0.3]], np.float32)
     factors = factors[:, :channels].copy()
     flips = np.array([[0, is_reversed]], np.uint8)
