@@ -55,7 +55,7 @@ class FileRanges:
         pool = ThreadPoolExecutor(1)
         for name in names:
             reader = self._reader if self.tells_version(name) else None
-            read = reader.read if reader else self._read_anew
+            read = reader.read if reader else self._request
             self.parts[name] = pool.submit(read, name, 0, PART)
 
     def drop_changed_part(self, file: StoredFile) -> None:
@@ -68,8 +68,8 @@ class FileRanges:
             return
         wait([part])
         if part.exception() is None:
-            version = part.result().version
-            if not has_version({"ETag": version, "Last-Modified": version}, file.tag):
+            version = part.result().version  # an ETag or a date: the key does not matter
+            if not has_version({"ETag": version}, file.tag):
                 del self.parts[file.name]
 
     def read(self, name: str, begin: int, end: int) -> FetchedRange:
@@ -79,9 +79,9 @@ class FileRanges:
         """
         coming = None if begin else self.parts.pop(name, None)
         try:
-            result = coming.result() if coming else self._read_anew(name, begin, end)
+            result = coming.result() if coming else self._request(name, begin, end)
         except NoRangesError:  # of a part that was asked for early
-            result = self._read_anew(name, begin, end)
+            result = self._request(name, begin, end)
         _check_count(len(result.data), end - begin)
         return result
 
@@ -104,7 +104,7 @@ class FileRanges:
         write(data, begin if len(data) <= end - begin else 0)
         return len(data), version
 
-    def _read_anew(self, name: str, begin: int, end: int) -> FetchedRange:
+    def _request(self, name: str, begin: int, end: int) -> FetchedRange:
         if self._reader is not None and can_read(name):
             try:
                 return self._reader.read(name, begin, end)

@@ -40,6 +40,25 @@ def test_what_is_on_its_way_is_the_next_range_from_the_beginning(
     assert bytes(again.data) == bytes(part.data) == content
 
 
+@pytest.mark.parametrize(
+    ("url", "options", "tells"),
+    [
+        ("https://host/train", {}, True),
+        ("gs://train", {"token": "anon"}, False),
+        ("s3://train", {"anon": True}, False),
+    ],
+)
+def test_only_a_web_server_tells_the_version_that_is_listed(
+    url: str, options: dict[str, Any], tells: bool
+) -> None:
+    pytest.importorskip("obstore")
+    reader = create_range_reader(url, options, 5.0)
+    assert reader is not None
+    ranges = FileRanges(url, reader, lambda name, begin, end: b"", {})
+    assert ranges.tells_version("a.tar") == tells
+    assert not ranges.tells_version("a b.tar")
+
+
 @pytest.mark.parametrize("is_early", [False, True])
 def test_a_range_that_is_not_whole_is_an_error(
     ranges: FileRanges, tars: Path, is_early: bool
