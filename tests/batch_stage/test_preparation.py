@@ -88,6 +88,8 @@ def test_masks_and_bytes_are_those_of_a_batch_alone(on: list[list[str]]) -> None
     index = make_index()
     for plan in make_plans([*range(9)], [*range(9, 12)]):
         batch = make_batch(plan, index, torch.uint8)
+        if len(on) > 1:  # the fields of different steps may differ in size
+            batch["mask"] = batch["mask"][:, :, :7].clone()
         prepared, alone = mix_both(stage, plan, batch, index)
         assert all(torch.equal(prepared[name], alone[name]) for name in alone)
         assert not torch.equal(prepared["mask"], batch["mask"])

@@ -14,6 +14,7 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu import compiled_geometry
+from helpers.color_stages import create_stage
 from helpers.kernel_variants import extension as kernels
 from helpers.kernel_variants import variant as variant  # noqa: PLC0414  # a fixture
 
@@ -134,6 +135,23 @@ def test_windows_may_leave_the_image(variant: str, dtype: str, channels: int) ->
         rows, columns = slice(100 + top, 100 + top + height), slice(100 + left, 100 + left + width)
         create = functools.partial(kernels.window_stage, window, fill.tobytes())
         check_output(create, image, canvas[rows, columns])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_colours_are_changed_before_borders(variant: str, dtype: str, channels: int) -> None:
+    image, fill = numbers(dtype, channels), np.ones(channels, dtype)
+    changed = run(create_stage([("invert",)]), image)
+    windows = kernels.window_stage, np.array([[-2, -3, 32, 42]]), fill.tobytes()
+    pads = kernels.pad_stage, np.array([[2, 3, 7, 2]]), "edge"
+    for (create, *how), border in ((windows, {"constant_values": 1}), (pads, {"mode": "edge"})):
+        expected: Any = np.pad(changed, ((2, 7), (3, 2), (0, 0)), **border)
+        batch = np.zeros((1, channels, 32, 42), dtype)
+        for output in (None, (batch, None, None)):
+            program = kernels.program((create_stage([("invert",)]), create(*how, None, output)))
+            own = kernels.run_program(program, [0], [image]) if output else run(program, image)
+            made = batch[0].transpose(1, 2, 0) if output else own
+            assert np.array_equal(made, expected)
 
 
 @pytest.mark.parametrize(("dtype", "channels"), CASES)
