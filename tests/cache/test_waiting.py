@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.cache.waiting import refuse_full_cache, refuse_lost_shards, wait_until
+from gpupipe.cache.waiting import is_exhausted, refuse_full_cache, refuse_lost_shards, wait_until
 from gpupipe.cache.worker_pool import WorkerPool
 from gpupipe.errors import DataError, StateError
 
@@ -93,3 +93,17 @@ def test_a_shard_that_no_worker_can_fetch_again_ends_a_resume(
     refuse_lost_shards(made.folder, {"00000001"})
     with pytest.raises(StateError, match=r"00000002\.tar: .* cannot be fetched again: a\.jpg ch"):
         refuse_lost_shards(made.folder, {"00000001", "00000002"})
+
+
+def test_more_may_come_while_a_shard_is_fetched(make: Any) -> None:
+    folder = make().folder
+    with folder.lock():
+        content = {"exhausted": folder.commit_log.generation}
+        report = folder.create_claim("workers", "host-1", content)
+        assert is_exhausted(folder)
+        claim = folder.create_claim("claims", "00000001", {"reserved": 1, "rows": [0]})
+        assert not is_exhausted(folder)
+        claim.release()
+        assert is_exhausted(folder)
+        report.release()
+        assert not is_exhausted(folder)
