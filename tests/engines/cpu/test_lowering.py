@@ -47,6 +47,19 @@ def plugin(folder: Path, patch: pytest.MonkeyPatch, *lines: str) -> str:
     )
 
 
+@pytest.mark.parametrize(
+    "border",
+    [
+        {"pad": {"padding": [1, 2, 3, 4], "padding_mode": "edge"}},
+        {"center_crop": {"size": [9, 12]}},
+    ],
+    ids=str,
+)
+def test_flips_after_a_border_are_made(few: Path, border: Any) -> None:
+    flips = [{f"random_{axis}_flip": {"p": 1.0}} for axis in ("horizontal", "vertical")]
+    assert torch.equal(levels(few, border, *flips), levels(few, border).flip(-1, -2))
+
+
 def test_a_plugin_calls_torch(few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = plugin(plugins, monkeypatch, "image.call_torch(lambda pixels: pixels.flip(-1))")
     assert torch.equal(levels(few, step), levels(few).flip(-1))
