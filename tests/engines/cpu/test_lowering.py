@@ -56,8 +56,9 @@ def plugin(folder: Path, patch: pytest.MonkeyPatch, *lines: str) -> str:
     ids=str,
 )
 def test_flips_after_a_border_are_made(few: Path, border: Any) -> None:
-    flips = [{f"random_{axis}_flip": {"p": 1.0}} for axis in ("horizontal", "vertical")]
-    assert torch.equal(levels(few, border, *flips), levels(few, border).flip(-1, -2))
+    before = levels(few, border)
+    for axis, name in ((-1, "random_horizontal_flip"), (-2, "random_vertical_flip")):
+        assert torch.equal(levels(few, border, {name: {"p": 1.0}}), before.flip(axis))
 
 
 def test_a_plugin_calls_torch(few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
