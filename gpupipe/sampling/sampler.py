@@ -313,9 +313,9 @@ class Sampler:
         at_once = max(1, min(_MADE_AT_ONCE, _MAX_ROWS // self.batch_size))
         for first in range(0, last + 1, at_once):
             steps = range(first, min(first + at_once, last + 1))
-            places = [(position + layout.positions(step, self.rank)) % len(order) for step in steps]
-            repeats = None if earlier is None else [earlier[at] for at in places]
-            siblings = Siblings([order[at] for at in places], repeats)
+            slots = [(position + layout.positions(step, self.rank)) % len(order) for step in steps]
+            repeats = None if earlier is None else [earlier[at] for at in slots]
+            siblings = Siblings([order[at] for at in slots], repeats)
             yield from [
                 Plan(
                     epoch,
