@@ -46,8 +46,8 @@ Sizes = Mapping[str, tuple[int, ...]]
 NumClasses = Annotated[int, Field(ge=1, le=MAX_CLASSES), WHOLE]
 
 
-class Mixing(NamedTuple):
-    """What a step does to one batch.
+class MixFunctions(NamedTuple):
+    """The functions by which a step changes one batch.
 
     Attributes:
         images: Returns the new values of a field (B, ...), in memory that the second argument
@@ -140,7 +140,7 @@ class BatchStep(BaseStep):
         memory = p.get("memory")
         return {name: mixing.images(image, memory) for name, image in images.items()}, soft
 
-    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> MixFunctions:
         """Return what the step does to a batch that is not there yet.
 
         A step that treats fields and labels apart defines this method in place of `torch`. Then

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.batch_stage.batch_step import Mixing, Sizes
+from gpupipe.batch_stage.batch_step import MixFunctions, Sizes
 from gpupipe.batch_stage.soft_labels import mix_one_hot, to_soft_labels
 from gpupipe.batch_stage.stage import BatchStage
 
@@ -37,7 +37,7 @@ class PreparedBatch:
     """
 
     sizes: Sizes
-    mixings: Sequence[Mixing]
+    mixings: Sequence[MixFunctions]
     labels: Tensor
 
 
@@ -79,7 +79,7 @@ def prepare_batches(
 
 def _mix_labels(
     stage: BatchStage,
-    mixings: Sequence[Mixing],
+    mixings: Sequence[MixFunctions],
     numbers: NDArray[np.int64],
     num_classes: int,
     shift: int,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from batch_stage.mixing_cases import MASK, stage_of
-from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch, Mixing, Sizes
+from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch, MixFunctions, Sizes
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.batch_stage.preparation import PreparedBatch, prepare_batches
 from gpupipe.batch_stage.stage import BatchStage
@@ -139,10 +139,10 @@ class Cropped(BatchStep):
 
     part: Literal["images", "labels"]
 
-    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> MixFunctions:
         if self.part == "images":
-            return Mixing(lambda image, memory: image[1:])
-        return Mixing(labels=lambda labels: labels[1:])
+            return MixFunctions(lambda image, memory: image[1:])
+        return MixFunctions(labels=lambda labels: labels[1:])
 
 
 class Dark(BatchStep):
@@ -150,18 +150,18 @@ class Dark(BatchStep):
 
     uses_labels = False
 
-    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
-        return Mixing(lambda image, memory: image / 2)
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> MixFunctions:
+        return MixFunctions(lambda image, memory: image / 2)
 
 
 class Refused(BatchStep):
     """A step of another package, which finds that it cannot do a batch when it has it."""
 
-    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> MixFunctions:
         def refuse(image: torch.Tensor, memory: BatchMemory | None) -> torch.Tensor:
             raise StepIncompatibleError("no image is red")
 
-        return Mixing(refuse)
+        return MixFunctions(refuse)
 
 
 def stage_with(*steps: BatchStep) -> BatchStage:

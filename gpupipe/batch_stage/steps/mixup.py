@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch_stage.batch_step import BatchStep, Mixing, Sizes
+from gpupipe.batch_stage.batch_step import BatchStep, MixFunctions, Sizes
 from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.runtime.batch_memory import BatchMemory
@@ -63,9 +63,9 @@ class Mixup(BatchStep):
         """
         return {"lam": symmetric_beta(u, self.alpha)}
 
-    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> MixFunctions:
         mix = partial(mix_with_earlier, float(p["lam"]), p["shift"])
-        return Mixing(mix, mix)
+        return MixFunctions(mix, mix)
 
 
 class Cutmix(BatchStep):
@@ -108,12 +108,12 @@ class Cutmix(BatchStep):
         """
         return {"lam": symmetric_beta(u[:, :2], self.alpha), "x": u[:, 2], "y": u[:, 3]}
 
-    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> MixFunctions:
         _check_sizes(sizes)
         height, width = next(iter(sizes.values()))
         box, outside = find_box(height, width, p)
         shift = p["shift"]
-        return Mixing(
+        return MixFunctions(
             partial(paste_from_earlier, box, shift), partial(mix_with_earlier, outside, shift)
         )
 
@@ -135,10 +135,10 @@ class OneHot(BatchStep):
 
     is_thread_safe = True
 
-    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> MixFunctions:
         if not self.label_smoothing:
-            return Mixing()
-        return Mixing(labels=partial(_smooth, self.label_smoothing, num_classes))
+            return MixFunctions()
+        return MixFunctions(labels=partial(_smooth, self.label_smoothing, num_classes))
 
 
 def _smooth(smoothing: float, num_classes: int, labels: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from gpupipe.batch_stage.batch_step import (
     BatchStep,
     Images,
     MixedBatch,
-    Mixing,
+    MixFunctions,
     Sizes,
 )
 from gpupipe.pipeline.container import WeightedChoice, select_params
@@ -41,7 +41,7 @@ class RandomStepChoice(BatchContainer, WeightedChoice):
         step, chosen = self._choose(p)
         return step.torch(images, labels, chosen)
 
-    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> Mixing:
+    def prepare(self, sizes: Sizes, num_classes: int, p: Params) -> MixFunctions:
         step, chosen = self._choose(p)
         return step.prepare(sizes, num_classes, chosen)
 
