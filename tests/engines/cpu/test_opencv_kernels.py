@@ -108,3 +108,22 @@ def test_arrays_of_many_channels_are_delivered(layout: str, channels: int) -> No
         expected = (given / 255 - means) / 0.5
         expected = expected if layout == "HWC" else expected.transpose(2, 0, 1)
         assert np.allclose(buffer.take([0])[0].numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+def test_a_delivery_leaves_the_image_as_it_is(layout: str, channels: int) -> None:
+    """Also planes, which need no copy: they may be those of a file in memory, or of a cache."""
+    image = numbers("uint8", channels)
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+    results = []
+    for given in (image, planes):
+        given.flags.writeable = False
+        tracer, before = trace(given), given.copy()
+        tracer.color("invert")
+        tracer.color("equalize")
+        buffer = OutputBuffer(1, DeliveryFormat(None, layout, False), BatchMemory(1))
+        tracer.program(buffer).run(given, 0)
+        assert np.array_equal(given, before)
+        results.append(buffer.take([0])[0].numpy())
+    assert np.array_equal(*results)
