@@ -10,6 +10,8 @@
 namespace gpupipe {
 namespace {
 
+constexpr size_t kLine = 64;  // bytes of a cache line
+
 struct Resize {
   Image source;
   Resampling rows, columns;
@@ -23,14 +25,16 @@ class Resizer {
   void run(const Variant& variant, const Resize& resize, const Slot& slot, Rows& rows) {
     prepare(variant, resize);
     const Image read = find_columns(resize.source);
-    int next = rows_.first[0] / 2;  // the pair of rows that is resized next
+    int next = 0;  // the pair of rows that is resized next
     for (int n = 0; n < resize.height; ++n) {
-      const int first = rows_.first[n] / 2, end = (rows_.first[n] + rows_.sizes[n] + 1) / 2;
+      const int from = rows_.first[n] + rows_.phase;
+      const int first = from / 2, end = (from + rows_.sizes[n] + 1) / 2;
       for (next = std::max(next, first); next < end; ++next) {
-        // What was just made is in the cache.
-        for (int k = 0; k < 2 && !read.is_writable; ++k)
-          fetch_row(read, 2 * next + k + kRowsAhead);
+        // What was just made is in the cache. A processor has few fetches at once: of one row here,
+        // and of one below.
+        if (!read.is_writable) fetch_row(read, 2 * next + kRowsAhead);
         resize_pair(variant, resize, next);
+        if (!read.is_writable) fetch_row(read, 2 * next + 1 + kRowsAhead);
       }
       for (int k = first; k < end; ++k) blended_[k - first] = find_pair(k);
       variant.blend_rows(blended_.data(), rows_.weights.data() + size_t(n) * rows_.max_size,
@@ -46,7 +50,7 @@ class Resizer {
     const Key columns = {&variant, r.columns, r.left, r.width, r.source.channels, r.flips_x};
     if (!(columns == columns_key_)) {
       columns_key_ = {};
-      columns_.taps = compute_taps(r.columns, r.left, r.width, 1);
+      columns_.taps = compute_taps(r.columns, r.left, r.width, false);
       if (r.flips_x) reverse_taps(columns_.taps);
       columns_.width = r.source.width, columns_.channels = r.source.channels;
       variant.prepare_columns(columns_);
@@ -55,12 +59,13 @@ class Resizer {
     const Key rows = {nullptr, r.rows, r.top, r.height, 0, false};
     if (!(rows == rows_key_)) {
       rows_key_ = {};
-      rows_ = compute_taps(r.rows, r.top, r.height, 2);
+      rows_ = compute_taps(r.rows, r.top, r.height, true);
       rows_key_ = rows;
     }
-    size_ = size_t(r.width) * size_t(columns_.channels) + kGroup;
+    size_ = (size_t(r.width) * size_t(columns_.channels) / kGroup + 2) * kGroup;
     capacity_ = rows_.max_size / 2 + 1;
-    if (ring_.size() < 2 * size_ * capacity_) ring_.resize(2 * size_ * capacity_);
+    const size_t values = 2 * size_ * capacity_ + kLine;
+    if (ring_.size() < values) ring_.resize(values);
     if (levels_.size() < size_) levels_.resize(size_);
     if (blended_.size() < size_t(capacity_)) blended_.resize(capacity_);
     copies_[0].resize(size_t(r.source.row_size()) + kMaxRead);
@@ -75,12 +80,17 @@ class Resizer {
     return crop_columns(source, *least, end - *least);
   }
 
-  uint16_t* find_pair(int pair) { return ring_.data() + 2 * size_ * size_t(pair % capacity_); }
+  // Returns a row of the ring, which begins at a cache line: vectors across two are slower.
+  uint16_t* find_pair(int pair) {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(ring_.data());
+    auto* const ring = reinterpret_cast<uint16_t*>((begin + kLine - 1) / kLine * kLine);
+    return ring + 2 * size_ * size_t(pair % capacity_);
+  }
 
   void resize_pair(const Variant& variant, const Resize& resize, int pair) {
-    const int last = resize.source.height - 1;
-    variant.resize_columns(columns_, find_row(resize.source, 2 * pair, 0),
-                           find_row(resize.source, std::min(2 * pair + 1, last), 1),
+    const int first = 2 * pair - rows_.phase, last = resize.source.height - 1;
+    variant.resize_columns(columns_, find_row(resize.source, std::max(first, 0), 0),
+                           find_row(resize.source, std::min(first + 1, last), 1),
                            find_pair(pair));
   }
 
@@ -109,7 +119,7 @@ class Resizer {
   Key columns_key_, rows_key_;
   Columns columns_;
   Taps rows_;
-  size_t size_ = 0;  // pairs in a row of the ring
+  size_t size_ = 0;  // pairs in a row of the ring, with kGroup more at least
   int capacity_ = 0;
   std::vector<uint16_t> ring_;
   std::vector<uint8_t> levels_, copies_[2];

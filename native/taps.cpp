@@ -136,17 +136,19 @@ void reverse_rows(std::vector<T>& values, int size) {
 
 }  // namespace
 
-Taps compute_taps(const Resampling& how, int begin, int count, int alignment) {
+Taps compute_taps(const Resampling& how, int begin, int count, bool in_pairs) {
   const RealTaps real = compute_real_taps(how, false);
   Taps taps;
   taps.count = count, taps.precision = find_precision(real.highest), taps.max_size = 2;
   taps.first.resize(count), taps.sizes.resize(count);
+  // Most outputs begin as the one in the middle does: at half the size, at odd inputs.
+  taps.phase = in_pairs ? real.first[begin + count / 2] % 2 : 0;
   for (int n = 0; n < count; ++n) {
     const int from = begin + n;
     const double* weights = real.weights.data() + size_t(from) * real.max_size;
     int size = real.sizes[from];
     while (size > 1 && round_weight(weights[size - 1], taps.precision) == 0) --size;
-    taps.first[n] = real.first[from] / alignment * alignment;
+    taps.first[n] = real.first[from] - (in_pairs ? (real.first[from] + taps.phase) % 2 : 0);
     taps.sizes[n] = size + real.first[from] - taps.first[n];
     taps.max_size = std::max(taps.max_size, (taps.sizes[n] + 1) / 2 * 2);
   }

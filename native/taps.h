@@ -16,8 +16,9 @@ struct Resampling {
   }
 };
 
-// Returns the taps of `count` outputs from `begin` on. Each begins at a multiple of `alignment`.
-Taps compute_taps(const Resampling& how, int begin, int count, int alignment);
+// Returns the taps of `count` outputs from `begin` on. If `in_pairs`, each begins at a pair of
+// inputs: see Taps::phase.
+Taps compute_taps(const Resampling& how, int begin, int count, bool in_pairs);
 
 // Returns the same for floats.
 FloatTaps compute_float_taps(const Resampling& how, int begin, int count);

@@ -39,6 +39,7 @@ struct Taps {
   int count;      // of outputs
   int precision;
   int max_size;   // of `sizes`, even: each output has so many weights, those after its own are 0
+  int phase;      // if inputs come in pairs: 1 if the first pair is of inputs -1 and 0, else 0
   std::vector<int32_t> first, sizes;
   std::vector<int16_t> weights;  // (count, max_size)
 };
@@ -51,6 +52,7 @@ struct Columns {
   int width;                      // of the source
   int channels;
   bool is_wide;                   // of the variant
+  int bytes_begin, bytes_end;     // of the variant
 };
 
 constexpr int kMaxRead = 128;  // bytes that a variant may read after a row: 2 vectors of AVX-512

@@ -73,6 +73,21 @@ def test_levels_at_the_ends_have_torchs_pixels(variant: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("scale", [(1, 2), (2, 1), (1, 4), (3, 2)], ids=str)
+def test_exact_scales_have_torchs_pixels(variant: str, mode: Any, scale: tuple[int, int]) -> None:
+    """The weights of many of their outputs are fractions that a byte holds."""
+    by, of = scale
+    for n, (height, width) in enumerate([(4, 4), (8, 12), (36, 44), (24, 140), (12, 400)]):
+        image, size = picture(height, width, seed=n), (height * by // of, width * by // of)
+        place = target(size[0] - size[0] // 3, size[1] - size[1] // 4, "uint8", True)
+        expected = reference(image, size, mode)
+        assert torch.equal(resize(image, size, mode), expected), size
+        made = resize(image, size, mode, place, (size[0] // 3, size[1] // 4), (1, 1))
+        part = expected[:, size[0] // 3 :, size[1] // 4 :]
+        assert torch.equal(made, part.flip(-1, -2)), size
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
 def test_the_own_size_changes_nothing(variant: str, mode: Any) -> None:
     image = picture(21, 34)
     assert np.array_equal(resize(image, (21, 34), mode).permute(1, 2, 0).numpy(), image)
