@@ -214,9 +214,10 @@ def fill(
     command = ["-m", "gpupipe", "cache", "fill", "hub.yaml"]
     if not environment:
         return forked_python.run(command, cwd=folder)
-    # A forked Python may have imported huggingface_hub, which reads its environment at the import.
+    # A new Python, by its option -B: a forked one may have imported huggingface_hub, which reads
+    # its environment at the import.
     return subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, "-B", *command],
         cwd=folder,
         env=os.environ | environment,
         capture_output=True,

@@ -28,6 +28,8 @@ from gpupipe.engines.cpu.program import Rule, single
 
 RGB, FULL = 3, 255
 _CIRCLE = 360  # degrees
+_BELOW_ZERO, _BELOW_CIRCLE = (float(np.nextafter(np.float32(n), np.float32(-1))) for n in (0, 360))
+"""The next lower numbers of float32. cv2.threshold tells which numbers are larger."""
 TRUNCATE = 0.49995
 """What is subtracted before OpenCV rounds, so that fractions are dropped.
 
@@ -107,9 +109,14 @@ def _blend_in_torch(planes: Array, factor: float, other: Array, out: Array) -> N
 
 def _to_float(array: Array) -> NDArray[np.float32]:
     """Convert uint8 to float32, in scratch memory."""
-    floats = scratch.take((*array.shape, 4)).view(np.float32)[..., 0]
+    floats = _take_floats(array.shape)
     np.copyto(floats, array)
     return floats
+
+
+def _take_floats(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return an uninitialized array in scratch memory."""
+    return scratch.take((*shape, 4)).view(np.float32)[..., 0]
 
 
 def to_grayscale(planes: Array) -> Array:
@@ -118,7 +125,7 @@ def to_grayscale(planes: Array) -> Array:
     A running mean of the planes takes a quarter of the time of cv2.transform.
     """
     height, width = planes.shape[1:]
-    luma = scratch.take((height, width, 4)).view(np.float32)[..., 0]
+    luma = _take_floats((height, width))
     luma.fill(0)
     for plane, share in zip(planes, _SHARES, strict=True):
         cv2.accumulateWeighted(plane, luma, share)
@@ -159,18 +166,22 @@ def _gaussian(size: int, sigma: float) -> NDArray[np.float32]:
 
 def _run_hue(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Turn the hue in float32. Like torchvision, truncate the new values instead of rounding."""
-    factor = float(op.values[0][row])
-    colors = as_packed(pixels).astype(np.float32)
+    degrees, array = _CIRCLE * float(op.values[0][row]), as_packed(pixels)
+    colors = _to_float(array)
     colors *= np.float32(1 / FULL)
     cv2.cvtColor(colors, cv2.COLOR_RGB2HSV, dst=colors)
-    hue, saturation, value = cv2.split(colors)  # NumPy is slow on a plane with strides
-    hue += np.float32(_CIRCLE * factor)
-    hue += (hue < 0) * np.float32(_CIRCLE)  # these two lines take a tenth of the time of np.mod
-    hue -= (hue >= _CIRCLE) * np.float32(_CIRCLE)
-    cv2.merge([hue, saturation, value], dst=colors)
+    hue, turn = (_take_floats(array.shape[:2]) for _ in range(2))
+    cv2.extractChannel(colors, 0, hue)  # NumPy is slow on a plane with strides
+    hue += np.float32(degrees)
+    if degrees < 0:
+        hue += cv2.threshold(hue, _BELOW_ZERO, _CIRCLE, cv2.THRESH_BINARY_INV, turn)[1]
+    hue -= cv2.threshold(hue, _BELOW_CIRCLE, _CIRCLE, cv2.THRESH_BINARY, turn)[1]
+    cv2.insertChannel(hue, colors, 0)
     cv2.cvtColor(colors, cv2.COLOR_HSV2RGB, dst=colors)
     colors *= np.float32(FULL + 1 - 1e-3)
-    return colors.astype(np.uint8)
+    turned = scratch.take(array.shape)
+    np.copyto(turned, colors, casting="unsafe")
+    return turned
 
 
 def _run_color_matrix(op: ops.ColorMatrixOp, pixels: Pixels, row: int) -> Pixels:

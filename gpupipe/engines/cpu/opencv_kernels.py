@@ -212,6 +212,12 @@ def _deliver(conversion: Conversion, changes: Sequence[ops.Op], pixels: Pixels, 
         _write_interleaved(image, _compose(table, changes, image, row), slot)
         return
     slot = output.slot_array(row)
+    is_unconverted = not conversion.conversions and slot.dtype == np.uint8
+    if changes and is_unconverted and channels == opencv_colors.RGB and image.flags.c_contiguous:
+        changed = opencv_levels.change_packed(changes, image, row)
+        if changed is not None:
+            cv2.split(changed, list(slot))
+            return
     planes = opencv_colors.split(image, slot if slot.dtype == np.uint8 else None)
     is_copy = not np.may_share_memory(planes, image)
     levels = _compose(table, changes, planes.transpose(1, 2, 0), row, is_copy)

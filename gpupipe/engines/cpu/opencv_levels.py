@@ -6,7 +6,7 @@ computed from the mean, the extremes or the histogram of the image. Successive t
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import cv2
 import numpy as np
@@ -110,29 +110,30 @@ def _find_mean(planes: Array) -> float:
     return float(cv2.sumElems(gray)[0] / gray.size)
 
 
-def _find_luma(planes: Array) -> float:
-    """Return the mean of the luma, with its fractions."""
-    sums = [cv2.sumElems(plane)[0] for plane in planes]
-    return float(np.dot(LUMA, sums) / planes[0].size)
+def _find_luma(image: Array) -> float:
+    """Return the mean of the luma of an image, (H, W, 3), with its fractions."""
+    if image.flags.c_contiguous:
+        sums = list(cv2.sumElems(image)[:RGB])
+    else:
+        sums = [cv2.sumElems(plane)[0] for plane in split(image)]
+    return float(np.dot(LUMA, sums) / (image.size // RGB))
 
 
-def _estimate_mean(planes: Array) -> float:
+def _estimate_mean(image: Array) -> float:
     """Return the mean of a large grayscale image to 0.01 levels, in half of the time or less.
 
     That is exact enough if no change but of brightness follows. The mean of the luma is exact. The
     fractions that a grayscale image drops are those of every 16th row. Photographs differ by 0.01
     levels from there to the other rows, and no image by more than 1.
     """
-    if len(planes) != RGB or planes[0].size <= _EXACT_PIXELS:
-        return _find_mean(planes)
-    rows = np.ascontiguousarray(planes[:, ::_ROWS_APART])
-    return _find_luma(planes) - (_find_luma(rows) - _find_mean(rows))
+    rows = image[::_ROWS_APART].copy(order="K")
+    return _find_luma(image) - (_find_luma(rows) - _find_mean(split(rows)))
 
 
 def _find_scaled_by_mean(op: ops.ColorOp, planes: Array, row: int) -> tuple[float, np.float32]:
-    """Return the factor and the offset of a change by the mean of all values."""
+    """Return the factor and the offset of a change by the mean of all values in C order."""
     factor, shift = (float(values[row]) for values in op.values)
-    total = sum(cv2.sumElems(plane)[0] for plane in planes)
+    total = cv2.sumElems(planes.reshape(len(planes), -1))[0]
     return factor, np.float32(shift * total / planes.size)
 
 
@@ -159,7 +160,8 @@ def _run_solarize(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
 
 def _cut(values: NDArray[np.float32]) -> Array:
     """Clamp values to 0..255, and drop their fractions. Changes `values`."""
-    return np.clip(values, 0, FULL, out=values).astype(np.uint8)
+    np.maximum(values, 0, out=values)  # these two take half of the time of np.clip
+    return np.minimum(values, FULL, out=values).astype(np.uint8)
 
 
 def _stretch(plane: Array) -> Array:
@@ -208,13 +210,42 @@ def find_levels(
         if levels is not None and op.name in _BY_IMAGE:
             before = _look_up(planes, levels, planes if may_change else None)
             levels = None if may_change else levels
-        if op.name == "adjust_contrast" and all(
-            later.name == "adjust_brightness" for later in changes[n + 1 :]
-        ):
-            mean = _estimate_mean(before)
+        if _can_estimate(changes[n:], image):
+            mean = _estimate_mean(before.transpose(1, 2, 0))
         table = _find_table(op, before, row, mean)
         levels = table if levels is None else _compose(levels, table)
     return levels
+
+
+def change_packed(series: Iterable[ops.Op], image: Array, row: int) -> Array | None:
+    """Make successive changes of levels in a packed image, (H, W, 3).
+
+    A lookup before the image is split takes two thirds of the time of one in the planes.
+
+    Returns:
+        The new image, in scratch memory; None if there are no changes, or if one needs the planes.
+    """
+    changes = list(_list_changes(series, row))
+    for n, op in enumerate(changes):
+        if op.name in {"adjust_contrast", *_BY_PLANE} and not _can_estimate(changes[n:], image):
+            return None
+    changed, levels, own = image, None, None
+    for op in changes:
+        if levels is not None and op.name in _BY_IMAGE:
+            changed = own = _look_up(changed, levels, own)
+            levels = None
+        mean = _estimate_mean(changed) if op.name == "adjust_contrast" else None
+        table = _find_table(op, changed, row, mean)
+        levels = table if levels is None else _compose(levels, table)
+    return None if levels is None else _look_up(changed, levels, own)
+
+
+def _can_estimate(changes: Sequence[ops.ColorOp], image: Array) -> bool:
+    """Return whether `_estimate_mean` does for the first of successive changes of an image."""
+    first, *later = (op.name for op in changes)
+    if first != "adjust_contrast" or image.shape[2] != RGB or image.size <= RGB * _EXACT_PIXELS:
+        return False
+    return all(name == "adjust_brightness" for name in later)
 
 
 def _list_changes(series: Iterable[ops.Op], row: int) -> Iterator[ops.ColorOp]:

@@ -72,8 +72,10 @@ def as_array(pixels: Pixels) -> Array:
 def as_packed(pixels: Pixels) -> Array:
     """Return pixels as an aligned C-contiguous array (H, W, C), copied if needed."""
     array = as_array(pixels)
-    if array.flags.c_contiguous or array.dtype != np.uint8:
+    if array.dtype != np.uint8:
         return np.require(array, requirements=["C", "A"])
+    if array.flags.c_contiguous:
+        return array
     packed = scratch.take(array.shape)
     is_planar = array.transpose(2, 0, 1).flags.c_contiguous
     if is_planar and 1 < array.shape[2] <= MAX_OPENCV_CHANNELS and has_opencv():

@@ -98,6 +98,48 @@ def test_levels_after_several_changes_are_those_of_one_after_the_other(
     assert np.array_equal(look_up(own, levels), after)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("adjust_contrast", 0.6)],
+        [("adjust_brightness", 1.3), ("adjust_contrast", 0.6)],
+        [("invert", None), ("adjust_contrast", 1.4), ("adjust_brightness", 0.8)],
+        [("posterize", 3), ("adjust_gamma", 0.7)],
+    ],
+)
+def test_a_packed_image_has_the_levels_of_its_planes(changes: list[tuple[str, Any]]) -> None:
+    image = picture((260, 270), 3)
+    before, series = image.copy(), list_changes(image, changes)
+    levels = opencv_levels.find_levels(series, image, 0)
+    packed = opencv_levels.change_packed(series, image, 0)
+    assert packed is not None
+    assert np.array_equal(packed, look_up(image, levels))
+    assert np.array_equal(image, before), "the input is left alone"
+
+
+@pytest.mark.parametrize(
+    ("size", "changes"),
+    [
+        ((260, 270), []),
+        ((260, 270), [("autocontrast", None)]),
+        ((260, 270), [("adjust_contrast", 0.6), ("posterize", 3)]),
+        ((20, 30), [("adjust_contrast", 0.6)]),
+    ],
+)
+def test_some_changes_need_the_planes(
+    size: tuple[int, int], changes: list[tuple[str, Any]]
+) -> None:
+    image = picture(size, 3)
+    assert opencv_levels.change_packed(list_changes(image, changes), image, 0) is None
+
+
+def list_changes(image: NDArray[np.uint8], changes: list[tuple[str, Any]]) -> list[ColorOp]:
+    tracer = Tracer([image.shape[:2]], Rules([]), Spec.of_image(3))
+    for name, value in changes:
+        tracer.color(name, *([] if value is None else [np.array([value])]))
+    return [op for op in tracer.ops if isinstance(op, ColorOp)]
+
+
 def look_up(image: NDArray[np.uint8], levels: Any) -> NDArray[np.uint8]:
     """An image, (H, W, C), through a table (256, 1) or (256, C)."""
     found: NDArray[np.uint8] = levels[image, np.arange(image.shape[2]) % levels.shape[1]]
