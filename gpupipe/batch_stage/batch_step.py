@@ -129,9 +129,8 @@ class BatchStep(BaseStep):
                 what to write instead.
         """
         sizes = {name: tuple(image.shape[-2:]) for name, image in images.items()}
-        num_classes = (
-            labels.shape[1] if labels.ndim > 1 else 0
-        )  # class numbers if no step takes any
+        # Labels are class numbers (B,) if no step takes soft labels.
+        num_classes = labels.shape[1] if labels.ndim > 1 else 0
         mixing = self.prepare(sizes, num_classes, p)
         # The labels first, before the images take the caches.
         soft = labels if mixing.labels is None else mixing.labels(labels)
