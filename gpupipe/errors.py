@@ -31,6 +31,9 @@ from pathlib import PurePath
 from typing import Any
 
 _LOCATION = re.compile(r"(.+):(\d+):(\d+)")
+_PASSWORD = re.compile(r"""(://[^\s/:@?\['"]*):(?:[^\s/'"]*@|(?!\d+(?:/|$))[^\s'"]*@)""")
+_USER = re.compile(r"""(\bhttps?://)[^\s/:@?'"]+@""")
+_QUERY = re.compile(r"""(://[^\s?'"]*\?)[^\s?'"]*=[^\s'"]*?(?=[:;,.)]*(?:[\s'"]|$))""")
 _MAX_CHARS = 60
 _MIN_RATIO = 0.7
 _MIN_BEGIN = 4
@@ -66,7 +69,7 @@ class ConfigError(GpupipeError, ValueError):
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = _sort_problems(problems)
+        self.problems = _sort_problems([Problem(p.where, hide_secrets(p.what)) for p in problems])
         super().__init__("\n".join(str(p) for p in self.problems))
 
     @classmethod
@@ -277,6 +280,8 @@ def shown(value: Any) -> str:
         return "empty"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, str):
+        value = hide_secrets(value)
     return short(repr(str(value) if isinstance(value, PurePath) else value))
 
 
@@ -290,6 +295,13 @@ def describe_error(error: Exception) -> str:
 def name_error(error: BaseException) -> str:
     """Return the class and the message of an exception, for code that is not gpupipe's own."""
     return f"{type(error).__name__}: {error}".strip().rstrip(":")
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text with *** in place of the password and the query of each URL in it."""
+    if "://" not in text:
+        return text
+    return _QUERY.sub(r"\1***", _USER.sub(r"\1***@", _PASSWORD.sub(r"\1:***@", text)))
 
 
 def short(text: str, longest: int = _MAX_CHARS) -> str:

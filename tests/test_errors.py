@@ -19,6 +19,7 @@ from gpupipe.errors import (
     counted,
     describe_error,
     did_you_mean,
+    hide_secrets,
     nearest,
     short,
     shown,
@@ -119,3 +120,24 @@ def test_an_exception_is_described_by_its_reason() -> None:
     assert describe_error(missing) == "no such file or directory"
     assert describe_error(ValueError("7 bytes")) == "7 bytes"
     assert describe_error(EOFError()) == "EOFError"
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("http://me:p@ss@host:80/a: gone", "http://me:***@host:80/a: gone"),
+        ("ftp://me:a/b@host/c", "ftp://me:***@host/c"),
+        ("'https://token@host/a'", "'https://***@host/a'"),
+        ("url='https://h/a?sv=1&sig=x%3D', b", "url='https://h/a?***', b"),
+        ("(https://h/l.csv?sig=x: no, s3://b/k?sig=y)", "(https://h/l.csv?***: no, s3://b/k?***)"),
+        ("https://me:x@h/a?b=c and http://me:y@g/", "https://me:***@h/a?*** and http://me:***@g/"),
+        *[
+            (text, text)
+            for text in ("http://h:80/a@b.tar", "http://[::1]:80/a@b", "http://h/a?.tar")
+        ],
+        *[(text, text) for text in ("abfs://box@me.net/a", "hf://datasets/me/x@main", "a:b@c?d=e")],
+    ],
+)
+def test_passwords_and_queries_of_urls_are_hidden(text: str, hidden: str) -> None:
+    assert hide_secrets(text) == hidden
+    assert str(ConfigError.at("", text)) == hidden

@@ -6,6 +6,7 @@ listing that counts is that of `early_listing.list_early`.
 """
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -56,6 +57,8 @@ def request_shards(data: Any) -> dict[str, Future[FetchedRange]]:
         is_web = url.startswith(("http://", "https://"))
         if pattern is None or not is_web or _LEFT_OUT & (data.keys() | cache.keys()):
             return {}
+        if f"{url.partition('://')[0]}_proxy" in map(str.lower, os.environ):
+            return {}  # `_list_page` knows no proxy
         reader = create_range_reader(url, {}, _PART_SECONDS)
         if reader is None or Path(cache["dir"], "listing.idx").expanduser().exists():
             return {}

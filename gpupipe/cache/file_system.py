@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from gpupipe.cache.settings import DataSet
-from gpupipe.errors import DataError
+from gpupipe.cache.urls import expand_addresses, is_same_server, move_credentials
+from gpupipe.errors import DataError, hide_secrets
 from gpupipe.runtime.installation import require_extra
 
 _OPTIONS = {"use_listings_cache": False}
@@ -37,12 +38,33 @@ def open_file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     require_extra("remote", ("fsspec",), "a remote data set", DataError)
     import fsspec
 
-    preset = _OPTIONS | (_S3_OPTIONS if url.startswith(S3_URLS) else {})
+    preset = _OPTIONS | (_S3_OPTIONS if url.startswith(S3_URLS) else {}) | _find_proxy(url)
     try:
-        file_system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(url, **(preset | options))
+        file_system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(
+            expand_addresses(url), **(preset | options)
+        )
     except (ImportError, ValueError, TypeError) as e:
-        raise DataError(f"{url}: cannot be opened: {e} (data.url, data.storage_options)") from e
+        fault = hide_secrets(f"{url}: cannot be opened: {e}")
+        raise DataError(f"{fault} (data.url, data.storage_options)") from e
     return file_system_and_path
+
+
+def _find_proxy(url: str) -> dict[str, Any]:
+    """Return the options that make fsspec's client use the proxy of the environment.
+
+    The clients of S3 and of Azure use it in any case.
+    """
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    protocol, proxies = url.partition("://")[0], getproxies()
+    if protocol in ("gs", "gcs"):
+        return {"session_kwargs": {"trust_env": True}} if proxies else {}
+    if protocol not in ("http", "https") or protocol not in proxies:
+        return {}
+    parts = urlsplit(url)
+    is_direct = proxy_bypass(parts.netloc) or proxy_bypass(parts.hostname or "")
+    return {} if is_direct else {"proxy": proxies[protocol]}
 
 
 def import_client(protocol: str) -> None:
@@ -58,14 +80,15 @@ def read_url(url: str, dataset: DataSet) -> bytes:
 
     Args:
         url: A path or a URL.
-        dataset: Its storage_options are used if `url` has the same protocol as the data set.
+        dataset: Its storage_options are used if `url` has the same protocol as the data set, and,
+            on the web, the same host.
 
     Raises:
         OSError: The file cannot be read.
         DataError: No file system of fsspec takes the URL.
     """
-    same_protocol = url.partition("://")[0] == dataset.url.partition("://")[0]
-    files, path = open_file_system(url, dataset.storage_options if same_protocol else {})
+    options = dataset.storage_options if is_same_server(url, dataset.url) else {}
+    files, path = open_file_system(*move_credentials(url, options))
     data: bytes = files.cat_file(path)
     return data
 
@@ -140,7 +163,7 @@ def _find_http_failure(error: FileNotFoundError) -> BaseException | None:
 
 def describe_error(error: BaseException) -> str:
     """Return an error as one line, with its type unless it is an OSError with a message."""
-    text = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
+    text = hide_secrets(" ".join(str(getattr(error, "strerror", None) or error).split()))[:300]
     return text if text and isinstance(error, OSError) else f"{type(error).__name__}: {text}"
 
 

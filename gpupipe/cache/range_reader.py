@@ -29,6 +29,9 @@ _S3_OPTIONS = {
     "region_name": "region",
 }
 """The options of s3fs that obstore has too, and its names for them."""
+_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGION_SECONDS = 10.0
 _AZURE_OPTIONS = {
     "account_name": "account_name",
     "account_key": "account_key",
@@ -123,7 +126,7 @@ class RangeReader:
             raise NoRangesError from e
         except exceptions.BaseError as e:
             text = _first_line(e)
-            if "non-partial" in text:
+            if "non-partial" in text or "redirect" in text:  # fsspec finds the region of a bucket
                 raise NoRangesError from e
             if time.monotonic() - began >= self._timeout:  # the text does not always say so
                 text = f"it was not whole after {self._timeout:g} s (data.cache.timeout)"
@@ -170,6 +173,8 @@ def create_range_reader(url: str, options: Mapping[str, Any], timeout: float) ->
     match url.partition("://")[0]:
         case "s3":
             kind, config = stores.S3Store, _translate_s3(options)
+            if config is not None and not _has_region(config):
+                config |= _find_region(url, config)
         case "gs" | "gcs":
             kind, config = stores.GCSStore, _translate_gcs(options)
             url = f"gs://{url.partition('://')[2]}"
@@ -195,6 +200,35 @@ def _translate_s3(options: Mapping[str, Any]) -> dict[str, Any] | None:
     if not (every.get("anon") or "key" in every or os.environ.get("AWS_ACCESS_KEY_ID")):
         return None
     return _rename(every, _S3_OPTIONS)
+
+
+def _has_region(config: Mapping[str, Any]) -> bool:
+    return "region" in config or any(map(os.environ.get, _REGION_VARIABLES))
+
+
+def _find_region(url: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the region of a bucket as an option of obstore; {} if the store does not tell it.
+
+    obstore takes us-east-1 if it is given none, and follows no redirect to another region. S3 tells
+    the region also where it refuses the request.
+    """
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    endpoint = config.get("endpoint") or next(
+        filter(None, map(os.environ.get, _ENDPOINT_VARIABLES)), "https://s3.amazonaws.com"
+    )
+    bucket = url.partition("://")[2].partition("/")[0]
+    try:
+        request = Request(f"{endpoint.rstrip('/')}/{bucket}", method="HEAD")
+        with urlopen(request, timeout=_REGION_SECONDS) as answer:
+            headers = answer.headers
+    except HTTPError as e:
+        headers = e.headers
+    except (OSError, ValueError):  # fsspec tells of it
+        return {}
+    region = headers.get("x-amz-bucket-region")
+    return {"region": region} if region else {}
 
 
 def _translate_gcs(options: Mapping[str, Any]) -> dict[str, Any] | None:

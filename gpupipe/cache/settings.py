@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, model_validator
 
+from gpupipe.cache.urls import move_credentials, refuse_credentials
 from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS
-from gpupipe.errors import describe_error
+from gpupipe.errors import describe_error, hide_secrets
 from gpupipe.schema.field_types import NUMBER, WHOLE, Bytes, expand_home, should_be
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)
@@ -26,6 +27,7 @@ def _check_url(value: str) -> str:
             "memory:// is seen by one process alone, and download workers are processes "
             "of their own: use file:// or a store that has a server"
         )
+    refuse_credentials(value)
     return value.rstrip("/")
 
 
@@ -146,7 +148,7 @@ class DataSet(_Frozen):
     """
 
     url: Annotated[str, AfterValidator(_check_url)]
-    storage_options: dict[str, Any] = {}
+    storage_options: Annotated[dict[str, Any], Field(repr=False)] = {}
     shards: Annotated[str | tuple[str, ...] | None, Field(min_length=1)] = None
     shard_format: str | None = None
     fields: dict[str, Any] = {}
@@ -160,10 +162,20 @@ class DataSet(_Frozen):
     extensions: tuple[str, ...] = Field(default=IMAGE_EXTENSIONS, min_length=1)
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _move_credentials(cls, data: Any) -> Any:
+        options = data.get("storage_options", {}) if isinstance(data, dict) else None
+        if not isinstance(options, dict) or not isinstance(data.get("url"), str):
+            return data
+        url, moved = move_credentials(data["url"], options)
+        return data | {"url": url} | ({} if moved == options else {"storage_options": moved})
+
     @model_validator(mode="after")
     def _check_manifest_columns(self) -> "DataSet":
-        if self.manifest is not None and not self.manifest.lower().endswith((".csv", ".parquet")):
-            raise ValueError(f"manifest is {self.manifest!r}, but should end in .csv or .parquet")
+        name = self.manifest_name
+        if name is not None and not name.lower().endswith((".csv", ".parquet")):
+            raise ValueError(f"manifest is {name!r}, but should end in .csv or .parquet")
         lost = [name for name in OF_SHARDS if name in self.model_fields_set and not self.shards]
         if lost and lost != ["shards"]:
             raise ValueError(
@@ -191,6 +203,13 @@ class DataSet(_Frozen):
         return self
 
     @property
+    def manifest_name(self) -> str | None:
+        """The manifest without a password or a query, for messages."""
+        if self.manifest is None or "://" not in self.manifest:
+            return self.manifest
+        return hide_secrets(self.manifest.partition("?")[0])
+
+    @property
     def identity(self) -> dict[str, Any]:
         """The settings that must be equal in all caches of the same data set.
 
@@ -199,4 +218,4 @@ class DataSet(_Frozen):
         hidden = {"storage_options", "seed"}
         if self.shards is None:
             hidden |= set(OF_SHARDS)
-        return self.model_dump(mode="json", exclude=hidden)
+        return self.model_dump(mode="json", exclude=hidden) | {"manifest": self.manifest_name}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.file_system import read_url
+from gpupipe.cache.file_system import describe_error, read_url
 from gpupipe.cache.listing import Listing, file_version, find_size, hash_file_version
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store
@@ -90,10 +90,10 @@ def list_samples(
         advice = "set data.url, or data.extensions"
     else:
         rows = _read_manifest(dataset, dataset.manifest)
-        empty, advice = f"{dataset.manifest}: no rows", "list at least one sample"
+        empty, advice = f"{dataset.manifest_name}: no rows", "list at least one sample"
     if not rows.names:
         raise DataError(f"{empty}: {advice}")
-    labels, classes = _number_labels(rows, dataset.manifest)
+    labels, classes = _number_labels(rows, dataset.manifest_name)
     names = StringArray.from_strings(rows.names)
     on_rows(rows)
     ask_for_versions(rows, store, connections)
@@ -212,12 +212,15 @@ def _read_manifest(dataset: DataSet, manifest: str) -> StoreRows:
         weight=dataset.weight,
         keeps_rest=True,
     )
+    name = str(dataset.manifest_name)
     try:
         content = io.BytesIO(read_url(manifest, dataset))
-        rows = read_stream(manifest, content, wanted, lambda count: None)
-    except OSError as e:
+        rows = read_stream(name, content, wanted, lambda count: None)
+    except DataError:
+        raise
+    except Exception as e:  # whatever the clients of the stores raise
         raise DataError(
-            f"{manifest}: cannot be read: {e.strerror or e}: set data.manifest to the list "
+            f"{name}: cannot be read: {describe_error(e)}: set data.manifest to the list "
             "of the samples"
         ) from e
     prefix = f"{dataset.url}/"

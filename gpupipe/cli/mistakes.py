@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from gpupipe.cli.printing import get_width, print_error
-from gpupipe.errors import ConfigError, counted
+from gpupipe.errors import ConfigError, counted, hide_secrets
 from gpupipe.runtime.text import wrap_words
 
 _LINE_BREAK = re.compile("[\n\x85\u2028\u2029]")
@@ -48,7 +48,8 @@ def _quote(where: str, width: int) -> Iterator[str]:
     if not 0 < number <= len(lines):
         return
     line = lines[number - 1].replace("\t", " ")
-    shown, before = _cut(line, column - 1, width)
+    start, rest = hide_secrets(line[: column - 1]), hide_secrets(line[column - 1 :])
+    shown, before = _cut(start + rest, len(start), width)
     if shown.strip():
         yield shown.rstrip()
         yield " " * before + click.style("^", fg="red", bold=True)

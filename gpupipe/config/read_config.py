@@ -15,7 +15,7 @@ from gpupipe.config.image_size import IMAGE_SIZE, scale_sizes
 from gpupipe.config.loader_config import LoaderConfig, Shard
 from gpupipe.config.validation import Config, validate
 from gpupipe.dataset.given_dataset import GivenDataset, MapDataset, is_dataset
-from gpupipe.errors import ConfigError, Problem, nearest, short, shown
+from gpupipe.errors import ConfigError, Problem, hide_secrets, nearest, short, shown
 from gpupipe.pipeline.build import find_pipeline
 from gpupipe.schema import interpolation, yaml_files
 from gpupipe.schema.document import Document, join_keys
@@ -176,7 +176,7 @@ def _parse(override: Override) -> _KeyValue:
         key, value = override
         return _KeyValue(key, to_plain_types(value, key), f"'{short(f'{key}={value!r}')}'")
     key, equals, text = override.partition("=")
-    location = f"'{override}'"
+    location = hide_secrets(f"'{override}'")
     if not equals or not all(key.strip().split(".")):
         example = "for instance batch_size=64 or data.root=/images"
         raise ConfigError.at(location, f"an override is key=value, {example}")

@@ -157,6 +157,15 @@ def test_other_data_sets_wait_for_their_listing(
         assert faults.asked == ["/"] * (options == {"shards": "x*.tar"})
 
 
+def test_nothing_is_asked_for_past_a_proxy(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(folder) as (url, faults):
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+        assert request_shards(describe(url, tmp_path)) == {}
+        assert not faults.asked
+
+
 @pytest.mark.parametrize("end", ["", "/"])
 @pytest.mark.parametrize("shards", ["0*.tar", "**/0*.tar"])
 def test_a_part_is_that_of_the_shard_below_the_url(

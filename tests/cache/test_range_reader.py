@@ -1,12 +1,14 @@
 """When obstore reads the parts of files, and when fsspec does; test_stored_fetching reads them."""
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gpupipe.cache.range_reader import can_read, create_range_reader
+from gpupipe.cache.range_reader import NoRangesError, can_read, create_range_reader
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store
 from helpers.faulty_store import serve
@@ -58,6 +60,7 @@ def test_obstore_reads_where_it_has_the_options(
     monkeypatch: pytest.MonkeyPatch, url: str, options: dict[str, Any], is_read: bool
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")  # or it is asked for
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     assert (create_range_reader(url, options, 5.0) is not None) == is_read
 
@@ -94,6 +97,69 @@ def test_parts_come_from_a_store_that_speaks_as_google_s_or_azure(
     faults.gone["000.tar"] = 1
     with pytest.raises(FileNotFoundError):
         reader.read("000.tar", 100, 700)
+
+
+class _Bucket(BaseHTTPRequestHandler):
+    """A bucket in eu-central-1, as S3 answers those who take it for one elsewhere."""
+
+    def do_GET(self) -> None:
+        is_right = "/eu-central-1/s3/" in self.headers.get("Authorization", "")
+        self.send_response(206 if is_right else self.server.status)  # type: ignore[attr-defined]
+        self.send_header("Content-Length", "3" if is_right else "0")
+        if is_right:
+            self.send_header("Content-Range", "bytes 0-2/3")
+            self.send_header("Last-Modified", "Fri, 27 Nov 2026 12:00:00 GMT")
+        elif self.server.tells_region:  # type: ignore[attr-defined]
+            self.send_header("x-amz-bucket-region", "eu-central-1")
+        self.end_headers()
+        if is_right:
+            self.wfile.write(b"abc")
+
+    do_HEAD = do_GET
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "tells_region", "region"),
+    [
+        (301, True, None),
+        (403, True, None),
+        (200, True, None),
+        (301, False, None),
+        (301, True, "x-1"),
+    ],
+)
+def test_the_region_of_a_bucket_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, status: int, tells_region: bool, region: str | None
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Bucket) as server:
+        server.status, server.tells_region = status, tells_region  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+        options = KEYS | {"endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+        options |= {"region_name": region} if region else {}
+        reader = create_range_reader("s3://bucket/folder", options, 5.0)
+        assert reader is not None
+        if tells_region and region is None:
+            assert bytes(reader.read("a.tar", 0, 3).data) == b"abc"
+        else:
+            with pytest.raises(NoRangesError):  # fsspec reads it
+                reader.read("a.tar", 0, 3)
+        server.shutdown()
+
+
+def test_obstore_uses_the_proxy_of_the_environment(
+    tars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(tars) as (url, faults):
+        monkeypatch.setenv("HTTP_PROXY", url)
+        reader = create_range_reader("http://store.invalid/a", {}, 5.0)
+        assert reader is not None
+        assert len(reader.read("000.tar", 0, 100).data) == 100
+        assert faults.asked == ["/a/000.tar"]
 
 
 def test_a_part_is_copied_in_pieces_which_begin_again_after_a_failure(tmp_path: Path) -> None:

@@ -50,3 +50,18 @@ def test_secrets_and_seeds_are_no_part_of_what_a_data_set_is() -> None:
     assert one.identity == DataSet(url="s3://bucket/folder/").identity
     assert one.identity != DataSet(**DATA, label=None).identity
     assert "secret" not in str(one.identity)
+
+
+def test_a_password_and_a_token_of_a_web_server_are_in_no_file_and_no_message() -> None:
+    secrets = {"url": "https://me:geheim@host/a/?sig=geheim%3D", "storage_options": {"headers": {}}}
+    one = DataSet(**secrets, manifest="https://me:geheim@host/list.csv?sig=geheim")
+    assert one.url == "https://host/a"
+    assert one.storage_options == {
+        "headers": {"Authorization": "Basic bWU6Z2VoZWlt"},
+        "params": {"sig": "geheim="},
+    }
+    assert one == DataSet(**one.model_dump(exclude_unset=True)), "as workers get it"
+    assert "geheim" not in str(one.identity) + repr(one).replace(str(one.manifest), "")
+    assert one.manifest_name == "https://me:***@host/list.csv"
+    with pytest.raises(pydantic.ValidationError, match=r"'https://me:\*\*\*@host/list', but"):
+        DataSet(url="https://host", manifest="https://me:geheim@host/list?a=b.csv")

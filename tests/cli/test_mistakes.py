@@ -90,3 +90,14 @@ def test_colour_is_for_terminals_unless_the_environment_says_otherwise(
     text = "\n".join(printed(capsys, path))
     assert ("\x1b[31m\x1b[1m^" in text) == is_colored
     assert ("\x1b" in text) == is_colored
+
+
+def test_no_password_is_in_a_quoted_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text("data: {source: folder, root: 'ftp://me:geheim@host/a?t=geheim', rot: x}\n")
+    lines = printed(capsys, path, "data.roots=https://me:geheim@host")
+    assert "geheim" not in "".join(lines)
+    quoted = "    data: {source: folder, root: 'ftp://me:***@host/a?***', rot: x}"
+    assert f"{quoted}\n{' ' * quoted.index('rot:')}^" in "\n".join(lines)

@@ -6,13 +6,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 _FILES = (".jpg", ".tar", ".parquet")
 
@@ -22,7 +22,8 @@ class Faults:
     """What an HTTP server does wrong, by the path's end: how often it answers 500, cuts a body off,
     stalls, tells another ETag, sends other content, answers 500 to HEAD and the GET after it, or
     403 or 404, or sends a range of wrong bytes.
-    `headers` are sent with every image, in place of its own; "" for none. `asked` has the path of
+    `headers` are sent with every image, in place of its own; "" for none. `is_allowed` says of a
+    path with its query, and of headers, whether the answer is no 403. `asked` has the path of
     each GET, and `sent` the path, begin and end of each range that was sent.
     """
 
@@ -37,6 +38,7 @@ class Faults:
     wrong: dict[str, int] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
     has_ranges: bool = True
+    is_allowed: Callable[[str, Mapping[str, str]], bool] = lambda path, headers: True
     asked: list[str] = field(default_factory=list)
     sent: list[tuple[str, int, int]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
@@ -75,6 +77,19 @@ def _create_handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler
                 self.send_header("Content-MD5", "")
             super().end_headers()
 
+        def parse_request(self) -> bool:
+            if not super().parse_request():
+                return False
+            if not faults.is_allowed(self.path, self.headers):
+                self.send_error(403)
+                return False
+            parts = urlsplit(self.path)  # a client that takes it for a proxy sends all of a URL
+            is_file = "." in parts.path
+            self.path = (
+                unquote(parts.path) if is_file else parts._replace(scheme="", netloc="").geturl()
+            )
+            return True
+
         def do_HEAD(self) -> None:
             if faults.due(faults.heads, self.path):
                 self.send_error(500)
@@ -82,7 +97,6 @@ def _create_handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler
                 super().do_HEAD()
 
         def do_GET(self) -> None:
-            self.path = unquote(self.path)
             faults.asked.append(self.path)
             if faults.due(faults.errors, self.path) or faults.due(faults.heads, self.path):
                 self.send_error(500)
@@ -130,19 +144,24 @@ def _create_handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler
 
 
 @contextmanager
-def serve(root: Path) -> Iterator[tuple[str, Faults]]:
+def serve(root: Path, host: str = "127.0.0.1") -> Iterator[tuple[str, Faults]]:
     """Serve a folder over HTTP: its URL, and what the server is to do wrong."""
     faults = Faults()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _create_handler(root, faults))
+    kind = _SixServer if ":" in host else ThreadingHTTPServer
+    server = kind((host, 0), _create_handler(root, faults))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", faults
+        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}", faults
     finally:
         faults.over.set()
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _SixServer(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
 
 
 class _SharedPortServer(ThreadingHTTPServer):

@@ -1,0 +1,137 @@
+"""URLs with passwords, tokens and IPv6 addresses: what is sent, and what is refused."""
+
+import base64
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from gpupipe import config as configs
+from gpupipe.cache.file_system import open_file_system
+from gpupipe.cache.urls import is_same_server, move_credentials
+from gpupipe.errors import ConfigError, DataError
+from helpers.faulty_store import serve
+from helpers.stored_shards import PATTERN, cached
+
+SECRET = "geh+eim="
+
+
+def _has_password(path: str, headers: Mapping[str, str]) -> bool:
+    return headers.get("Authorization") == f"Basic {base64.b64encode(b'me:geh+eim=').decode()}"
+
+
+def _has_token(path: str, headers: Mapping[str, str]) -> bool:
+    return parse_qs(urlsplit(path).query) == {"sv": ["1"], "sig": [SECRET]}
+
+
+@pytest.mark.parametrize(
+    ("user", "query", "is_allowed"),
+    [("me:geh+eim=@", "", _has_password), ("", "/?sv=1&sig=geh%2Beim%3D", _has_token)],
+)
+@pytest.mark.parametrize("pattern", [PATTERN, "a/{000..003}.tar"])
+def test_shards_behind_a_password_or_a_token_are_listed_and_fetched(
+    tars: Path,
+    make: Any,
+    capfd: pytest.CaptureFixture[str],
+    user: str,
+    query: str,
+    is_allowed: Callable[[str, Mapping[str, str]], bool],
+    pattern: str,
+) -> None:
+    with serve(tars) as (url, faults):
+        faults.is_allowed = is_allowed
+        made = make({"url": f"http://{user}{url[7:]}{query}", "shards": pattern})
+        made.fill()
+        assert len(cached(made.folder)) == (6 if pattern == PATTERN else 2)
+        failures = str(list(made.filler.statistics.failed.reasons.values()))
+        assert failures == "[]" if pattern == PATTERN else "001.tar" in failures
+    written = [path.read_bytes() for path in made.folder.dir.rglob("*.json*")]
+    assert made.dataset.url == url
+    for text in (b"".join(written).decode(), failures, "".join(capfd.readouterr())):
+        assert "eim" not in text
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_no_token_is_in_the_message_of_a_failure(
+    tars: Path, tmp_path: Path, make: Any, status: int
+) -> None:
+    with serve(tars) as (url, faults):
+        data = {"url": f"{url}/?sig={SECRET}", "shards": "x*.tar"}
+        manifest = {"manifest": f"{url}/list.csv?sig={SECRET}"}
+        if status == 500:
+            faults.errors |= {"/": 9, "list.csv": 9}
+        faults.is_allowed = lambda path, headers: status != 403
+        for wrong, name in ((data, url), (data | manifest, "list.csv: cannot be read")):
+            with pytest.raises(DataError, match=name) as caught:
+                make(wrong, dir=tmp_path / name[:4])
+            assert "eim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://key:geheim@bucket/a", r"s3://key:\*\*\*@bucket/a: only URLs of web servers"),
+        ("az://box/a?sv=1&sig=geheim", r"az://box/a\?\*\*\*: only URLs .* {sas_token: "),
+        ("zip://a::https://host/b.zip?sig=geheim", r"zip://a::https://host/b.zip\?\*"),
+        ("https://host/a?geheim", r"https://host/a\?\*\*\*: only URLs"),
+        ("https://host/a?b=1&b=geheim", ".*each name once"),
+        ("https://me:ge/heim@host/a", r"https://me:\*\*\*@host/a: only URLs"),
+        (
+            "https://b.s3.amazonaws.com/a?X-Amz-Signature=geheim",
+            ".*a presigned URL opens one object",
+        ),
+        ("https://storage.googleapis.com/b?X-Goog-Signature=geheim", ".*a presigned URL"),
+    ],
+)
+def test_other_urls_are_refused_where_they_stand(tmp_path: Path, url: str, said: str) -> None:
+    file = tmp_path / "train.yaml"
+    data = f"data:\n  source: remote\n  url: {url}\n  shards: '*.tar'\n"
+    file.write_text(f"{data}  cache: {{dir: cache, max_bytes: 1GB}}\npipeline: [decode]\n")
+    with pytest.raises(ConfigError, match=f"train.yaml:3:8: data.url: {said}") as caught:
+        configs.read(str(file))
+    assert "heim" not in str(caught.value)
+    assert "storage_options" in str(caught.value)
+
+
+def test_what_is_no_secret_stays() -> None:
+    for url in ("https://host:80/a@b", "s3://bucket/a", "abfs://box@me.net/a", "file:///a?b=c"):
+        assert move_credentials(url, {"a": 1}) == (url, {"a": 1})
+    assert move_credentials("https://tok%40en@host", {})[1] == {
+        "headers": {"Authorization": f"Basic {base64.b64encode(b'tok@en:').decode()}"}
+    }
+    own = {"headers": {"Authorization": "x"}, "params": {"b": "2"}}
+    assert move_credentials("https://me:x@host/?a=1&b=1", own) == (
+        "https://host/",
+        {"headers": {"Authorization": "x"}, "params": {"a": "1", "b": "2"}},
+    )
+
+
+def test_options_are_for_one_server() -> None:
+    assert is_same_server("https://me:x@host/a.csv?b=c", "https://host/b")
+    assert not is_same_server("https://other/a.csv", "https://host/b")
+    assert not is_same_server("https://host:81/a.csv", "https://host/b")
+    assert is_same_server("s3://one/a.csv", "s3://two/b")
+    assert not is_same_server("a.csv", "s3://two/b")
+
+
+@pytest.mark.parametrize("pattern", [PATTERN, "a/{000..003}.tar"])
+def test_shards_come_from_an_ipv6_address(tars: Path, make: Any, pattern: str) -> None:
+    with serve(tars, "::1") as (url, _):
+        made = make({"url": url, "shards": pattern})
+        made.fill()
+        assert len(cached(made.folder)) == (6 if pattern == PATTERN else 2)
+    assert made.dataset.url == url
+    assert url.startswith("http://[::1]:")
+
+
+def test_an_ipv6_address_may_be_in_a_chain_of_urls(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("d/0.tar", b"x")
+    with serve(tmp_path, "::1") as (url, _):
+        files, path = open_file_system(f"zip://d::{url}/a.zip", {})
+        assert list(files.find(path)) == ["d/0.tar"]
+    with pytest.raises(DataError, match=r"http://\[::1::2\]/a: cannot be opened"):
+        open_file_system("http://[::1::2]/a", {})
