@@ -76,7 +76,7 @@ test-ray: $(VENV)/.installed-test
 # What is left without the extensions: which kernels are chosen, and their pixels.
 test-without-kernels: $(VENV)/.installed-test
 	GPUPIPE_KERNELS=off $(PYTEST) -n 0 \
-	    $(addprefix tests/engines/cpu/test_, engine.py delivery.py lowering.py) \
+	    $(addprefix tests/engines/cpu/test_, engine.py every_step.py delivery.py lowering.py) \
 	    --deselect tests/engines/cpu/test_lowering.py::test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg
 
 # The kernels' tests, and each fuzzer of kernels for FUZZ_SECONDS, with the extensions under

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.base import Job
 from gpupipe.engines.cpu.engine import CpuEngine, GpuCopier
 from gpupipe.runtime.batch_memory import BatchMemory, Block, new_block
 from gpupipe.runtime.memory import to_device
 from helpers import forked_python
-from helpers.every_step import FEW_PIXELS, LINEAR, POLICIES, STEPS
 from helpers.fake_cuda import FakeCuda
 from helpers.fake_gpu import GPU, FakeGpu
 from helpers.loaders import loading
@@ -24,12 +22,6 @@ from helpers.reference import by_id
 
 load = loading(engine="cpu", threads=2, batch_size=1)
 REFERENCE: dict[str, Any] = {"engine": "dataloader", "workers": 0}
-CASES = [
-    {name: options}
-    for name, every in STEPS.items()
-    for options in every
-    if name not in ("decode", "dali", "to_dtype", "normalize", "aug_mix")
-]
 FLOATS: list[Any] = [
     {"to_dtype": {"dtype": "float32", "scale": True}},
     {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}},
@@ -84,46 +76,6 @@ def test_a_warp_is_within_one_level_and_so_is_its_border(
     step = {name: {**options, "fill": fill, "interpolation": "bilinear"}}
     assert 0 < most(small_faces, [step]) <= 1.0
     assert most(small_faces, [step, FLOATS[0]]) <= 1.001 / 255
-
-
-WARPS = ("random_affine", "random_rotation", "random_perspective")
-
-
-def is_ambiguous(case: dict[str, Any]) -> bool:
-    """Whether pixels half-way between two may be either."""
-    ((name, options),) = case.items()
-    return name in WARPS and (options or {}).get("interpolation", "nearest") == "nearest"
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if c.keys() & POLICIES.keys()], ids=str)
-def test_every_policy_is_within_one_level(few: Path, case: dict[str, Any]) -> None:
-    assert most(few, [{"center_crop": {"size": 80}}, case]) <= 1.0
-
-
-def test_every_step_is_within_one_level(few: Path) -> None:
-    """Each is a view of one loader."""
-    views = {}
-    for number, case in enumerate(CASES):
-        ((step, options),) = case.items()
-        if step in POLICIES or is_ambiguous(case):
-            continue
-        crop = {"center_crop": {"size": list(FEW_PIXELS) if case == LINEAR else 80}}
-        before = FLOATS if (options or {}).get("value") == "random" else []  # uint8 is refused
-        views[f"case_{number}"] = {"steps": [crop, *before, case]}
-    written = {
-        "data": {"source": "folder", "root": few},
-        "pipeline": {"steps": ["decode"], "views": views},
-    }
-    settings = {"device": "cpu", "batch_size": 1, "shuffle": False}
-    with (
-        gpupipe.load(written, engine="cpu", threads=2, **settings) as loader,
-        gpupipe.load(written, **REFERENCE, **settings) as other,
-    ):
-        for found, expected in zip(loader, other, strict=True):
-            for name, view in views.items():
-                made, reference = found[name], expected[name]
-                assert (made.dtype, made.shape) == (reference.dtype, reference.shape), view
-                assert (made.double() - reference.double()).abs().max() <= 1.0, view
 
 
 def test_aug_mix_agrees_on_average(few: Path) -> None:
