@@ -108,6 +108,19 @@ def test_a_window_is_cut_from_the_result(variant: str, mode: Any) -> None:
         assert torch.equal(made, expected.flip(axes)), (window, flips, is_packed)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_weights_are_those_of_the_window_at_hand(variant: str, axis: int) -> None:
+    """A thread keeps the weights of the last window, which another begins or ends with."""
+    image, size = picture(40, 40), (23, 23)
+    whole = reference(image, size).movedim(axis + 1, 0)
+    for begin, end in [(0, 9), (8, 17), (8, 23), (0, 15), (0, 9)]:
+        corner, shape = [0, 0], [23, 23]
+        corner[axis], shape[axis] = begin, end - begin
+        place = target(shape[0], shape[1], "uint8", True)
+        made = resize(image, size, place=place, corner=(corner[0], corner[1]))
+        assert torch.equal(made.movedim(axis + 1, 0), whole[begin:end]), (begin, end)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
 def test_numbers_are_those_of_two_passes(variant: str, dtype: str, is_packed: bool) -> None:
