@@ -12,6 +12,7 @@ python tests/native/fenced_kernels.py KERNEL
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +99,19 @@ def make_rows() -> Iterator[Any]:
         yield make_image((2, width, channels), "uint8", 0, False, True)
 
 
+def then_deliver(stage: Any, flips: Any = None) -> Create:
+    return lambda output: _kernels.program((stage, _kernels.deliver_stage(flips, output)))
+
+
 def move(image: Any) -> Iterator[Create]:
     for flips in FLIPS:
-        yield lambda output, flips=flips: _kernels.deliver_stage(flips, output)
+        yield partial(_kernels.deliver_stage, flips)
 
 
 def crop(image: Any) -> Iterator[Create]:
     height, width = image.shape[:2]
     stage = _kernels.crop_stage(np.array([[height // 2, width // 2, 1, width - width // 2]]))
-    yield lambda output: _kernels.program((stage, _kernels.deliver_stage(FLIPS[2], output)))
+    yield then_deliver(stage, FLIPS[2])
 
 
 def window(image: Any) -> Iterator[Create]:
@@ -114,14 +119,14 @@ def window(image: Any) -> Iterator[Create]:
     fill = bytes(channels * image.itemsize)
     for (top, left), flips in zip(((-1, -2), (1, 2), (0, 0), (-9, 0)), FLIPS, strict=True):
         own = np.array([[top, left, height + 1, width]]), fill, flips
-        yield lambda output, own=own: _kernels.window_stage(*own, output)
+        yield partial(_kernels.window_stage, *own)
 
 
 def pad(image: Any) -> Iterator[Create]:
     for mode, flips in zip(("edge", "reflect", "symmetric"), FLIPS[1:], strict=True):
         for borders in ([1, 2, 3, 4], [1, 0, 0, 0]):
             own = np.array([borders]), mode, flips
-            yield lambda output, own=own: _kernels.pad_stage(*own, output)
+            yield partial(_kernels.pad_stage, *own)
 
 
 def resize(image: Any) -> Iterator[Create]:
@@ -129,14 +134,14 @@ def resize(image: Any) -> Iterator[Create]:
     sizes = (height, width), (1, 1), (3, 2 * width + 1), (2, width // 2 + 1)
     for n, size in enumerate(sizes):
         own = np.array([size]), None, FLIPS[2], *MODES[(n + width) % len(MODES)]
-        yield lambda output, own=own: _kernels.resize_stage(*own, output)
+        yield partial(_kernels.resize_stage, *own)
 
 
 def shrink(image: Any) -> Iterator[Create]:
     width = image.shape[1]
     for n in sorted({1, 2, 3, 7, 16, 17, 33, width // 3, width // 2} - {0}):
         own = np.array([[1, n]]), None, None, *MODES[(n + width) % len(MODES)]
-        yield lambda output, own=own: _kernels.resize_stage(*own, output)
+        yield partial(_kernels.resize_stage, *own)
 
 
 def warp(image: Any) -> Iterator[Create]:
@@ -146,11 +151,7 @@ def warp(image: Any) -> Iterator[Create]:
     for rows, matrix in itertools.product((2, 3), (turned, np.eye(3)[None])):
         own = np.ascontiguousarray(matrix[:, :rows]), size
         for is_nearest in (True, False) if image.itemsize == 1 else (False,):
-            yield lambda output, own=own, n=is_nearest: _kernels.warp_stage(*own, n, None, output)
-
-
-def then_deliver(stage: Any) -> Create:
-    return lambda output: _kernels.program((stage, _kernels.deliver_stage(None, output)))
+            yield partial(_kernels.warp_stage, *own, is_nearest, None)
 
 
 def transpose(image: Any) -> Iterator[Create]:

@@ -7,7 +7,7 @@ program.py defines the operations with branches, and delivery.py defines Deliver
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, Protocol
 
@@ -91,19 +91,22 @@ class DecodeOp(Op):
 
 
 @dataclass(frozen=True)
-class CropOp(Op):
-    """Cuts out `windows[row]`. `fill` is None if the window must lie inside the image.
+class JoinedOp(Op):
+    """An operation of which those of `earlier_steps` became a part."""
 
-    The crops of `earlier_steps` became a part of this one.
-    """
-
-    windows: Rows
-    fill: Fill | None
-    earlier_steps: tuple[str, ...] = ()
+    earlier_steps: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def steps(self) -> tuple[str, ...]:
         return (*self.earlier_steps, self.step)
+
+
+@dataclass(frozen=True)
+class CropOp(JoinedOp):
+    """Cuts out `windows[row]`. `fill` is None if the window must lie inside the image."""
+
+    windows: Rows
+    fill: Fill | None
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class ResizeOp(Op):
 
 
 @dataclass(frozen=True)
-class FlipOp(Op):
+class FlipOp(JoinedOp):
     """Flips each image. `flags[row]` is [horizontal, vertical]: 1 to flip, 0 not to."""
 
     flags: NDArray[np.uint8]

@@ -25,7 +25,7 @@ from gpupipe.engines.cpu.joined_buffers import Output
 from gpupipe.engines.cpu.ops import find_warp_matrices, in_indices
 from gpupipe.engines.cpu.pixels import Array
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
-from gpupipe.engines.cpu.windows import limit_windows, merge_crops
+from gpupipe.engines.cpu.windows import limit_windows, merge_ops
 from gpupipe.pipeline.annotations import Annotations
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.primitives import Pair, Seeds
@@ -265,7 +265,7 @@ class Tracer:
             return Program(list(self.ops), self._rules, self._cut)
         cut = self._cut or len(self.ops)
         prefix = limit_windows(self.ops[:cut], self._decoded_size)
-        limited = [*prefix, *merge_crops(self.ops[cut:])]
+        limited = [*prefix, *merge_ops(self.ops[cut:])]
         return Program(limited, self._rules, len(prefix) if self._cut else 0)
 
     def _trace_branch(

@@ -1,8 +1,8 @@
 """Limits what a program decodes and computes to the pixels that are needed.
 
-Successive crops become one. So the canvas of a random_zoom_out is never made:
+Successive crops become one, and so do flips. So the canvas of a random_zoom_out is never made:
 
-    CropOp(fill=...), CropOp    merge_crops -> CropOp(fill=...)
+    CropOp(fill=...), CropOp    merge_ops   -> CropOp(fill=...)
 
 A crop, or a warp that enlarges, needs only a part of the image. The extension `gpupipe._jpeg`
 decodes that part alone. Its pixels equal those of a decode of the whole image:
@@ -47,27 +47,35 @@ def limit_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[o
         traced: Successive operations. The output of each goes to the next one alone.
         size: [height, width] of the decoded images, (B, 2).
     """
-    return add_windows(merge_crops(traced), size)
+    return add_windows(merge_ops(traced), size)
 
 
-def merge_crops(traced: Sequence[ops.Op]) -> list[ops.Op]:
-    """Return the operations with one crop in place of a crop with a fill and a crop of its result.
+def merge_ops(traced: Sequence[ops.Op]) -> list[ops.Op]:
+    """Return the operations with one crop in place of two, and one flip in place of two.
 
-    The second crop must lie inside that result: elsewhere it shows its fill, and never what the
-    first crop cut away.
+    The first of the crops has a fill, and the second lies inside its result: elsewhere it shows its
+    fill, and never what the first crop cut away.
     """
     merged: list[ops.Op] = []
     for op in traced:
-        last = merged[-1] if merged else None
-        if isinstance(op, ops.CropOp) and isinstance(last, ops.CropOp) and last.fill is not None:
-            inner, outer = op.windows, last.windows
-            if ops.are_inside(inner, outer[:, 2:]):
-                windows = np.concatenate([outer[:, :2] + inner[:, :2], inner[:, 2:]], -1)
-                earlier = (*last.earlier_steps, last.step)
-                merged[-1] = replace(last, step=op.step, windows=windows, earlier_steps=earlier)
-                continue
-        merged.append(op)
+        joined = _join(merged[-1], op) if merged else None
+        if joined is None:
+            merged.append(op)
+        else:
+            merged[-1] = joined
     return merged
+
+
+def _join(first: ops.Op, op: ops.Op) -> ops.Op | None:
+    """Return one operation in place of two; None if there is none."""
+    if isinstance(op, ops.FlipOp) and isinstance(first, ops.FlipOp):
+        return replace(op, earlier_steps=first.steps, flags=first.flags ^ op.flags)
+    if isinstance(op, ops.CropOp) and isinstance(first, ops.CropOp) and first.fill is not None:
+        inner, outer = op.windows, first.windows
+        if ops.are_inside(inner, outer[:, 2:]):
+            windows = np.concatenate([outer[:, :2] + inner[:, :2], inner[:, 2:]], -1)
+            return replace(first, step=op.step, windows=windows, earlier_steps=first.steps)
+    return None
 
 
 def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:

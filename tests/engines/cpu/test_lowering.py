@@ -20,6 +20,7 @@ from helpers.odd_steps import installer
 from helpers.reference import operators
 
 load = loading(engine="cpu", threads=2, batch_size=4, shuffle=False)
+FLIPS = ["random_horizontal_flip", "random_vertical_flip"]
 CROP = {"center_crop": {"size": [6, 8]}}
 AFFINE = {"random_affine": {"degrees": 10, "interpolation": "bilinear"}}
 FLOATS: list[Any] = [
@@ -57,8 +58,10 @@ def plugin(folder: Path, patch: pytest.MonkeyPatch, *lines: str) -> str:
 )
 def test_flips_after_a_border_are_made(few: Path, border: Any) -> None:
     before = levels(few, border)
-    for axis, name in ((-1, "random_horizontal_flip"), (-2, "random_vertical_flip")):
+    for axis, name in zip((-1, -2), FLIPS, strict=True):
         assert torch.equal(levels(few, border, {name: {"p": 1.0}}), before.flip(axis))
+    both = ({name: {"p": 1.0}} for name in FLIPS)
+    assert torch.equal(levels(few, border, *both), before.flip(-1, -2))
 
 
 def test_a_plugin_calls_torch(few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,14 +104,18 @@ def test_the_warp_writes_into_the_batch(few: Path) -> None:
     [
         [{"random_resized_crop": {"size": 64}}, "random_horizontal_flip"],
         [{"resize": {"size": 64}}, {"center_crop": {"size": 60}}],
+        [{"resize": {"size": [64, 64]}}, *FLIPS],
+        [{"pad": {"padding": 4, "padding_mode": "edge"}}, *FLIPS],
+        [{"center_crop": {"size": 600}}, *FLIPS],
     ],
     ids=str,
 )
-def test_the_resize_writes_into_the_batch(few: Path, steps: list[Any]) -> None:
+def test_a_geometry_writes_into_the_batch(few: Path, steps: list[Any]) -> None:
+    """Also with two flips after it."""
     with load(few, ["decode", *steps, *FLOATS]) as loader:
         names = [s if isinstance(s, str) else next(iter(s)) for s in (*steps, *FLOATS)]
-        last = operators(loader)[-1]
-        assert last == ("kernels.resize", "cpu", tuple(names))
+        kernel = "kernels.resize" if "resize" in names[0] else "kernels.pad"
+        assert operators(loader)[-1] == (kernel, "cpu", tuple(names))
 
 
 def test_a_dali_step_is_refused(few: Path) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from gpupipe.augment.color_branches import ColorBranches
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import ChooseColorOp, ColorOp, CropOp, DecodeOp
+from gpupipe.engines.cpu.ops import ChooseColorOp, ColorOp, CropOp, DecodeOp, FlipOp
 from gpupipe.engines.cpu.pixels import as_array
 from gpupipe.engines.cpu.program import SwitchOp
 from gpupipe.engines.cpu.tracer import Tracer
-from gpupipe.engines.cpu.windows import limit_windows, merge_crops
+from gpupipe.engines.cpu.windows import limit_windows, merge_ops
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension
 
@@ -36,7 +36,7 @@ def trace(*crops: tuple[list[int], list[int], Any]) -> Tracer:
 @pytest.mark.parametrize("inner", [[0, 0], [15, 10], [100, 90]], ids=str)
 def test_the_canvas_of_a_zoom_out_is_not_made(inner: list[int], image: Any) -> None:
     tracer = trace(([-20, -30], [120, 150], FILL), (inner, [20, 60], None))
-    (crop,) = merge_crops(tracer.ops)
+    (crop,) = merge_ops(tracer.ops)
     assert isinstance(crop, CropOp)
     assert crop.windows.tolist() == [[inner[0] - 20, inner[1] - 30, 20, 60]]
     assert crop.steps == ("crop0", "crop1")
@@ -49,7 +49,7 @@ def test_the_canvas_of_a_zoom_out_is_not_made(inner: list[int], image: Any) -> N
 
 def test_a_crop_that_leaves_a_canvas_of_another_fill_stays(image: Any) -> None:
     tracer = trace(([-2, -3], [44, 66], FILL), ([-5, 0], [20, 20], (0.0,)))
-    assert len(merge_crops(tracer.ops)) == 2
+    assert len(merge_ops(tracer.ops)) == 2
     found = as_array(tracer.program().run(image, 0))
     assert (found[:5] == 0).all()
     assert (found[5:7] == FILL).all()
@@ -66,7 +66,23 @@ def test_a_pad_does_not_show_what_a_crop_cut_away(image: Any) -> None:
 def test_a_crop_without_fill_is_not_joined() -> None:
     """Its kernel raises the error of a window that is outside."""
     tracer = trace(([0, 0], [50, 50], None), ([0, 0], [20, 20], None))
-    assert len(merge_crops(tracer.ops)) == 2
+    assert len(merge_ops(tracer.ops)) == 2
+
+
+def test_two_flips_are_one(image: Any) -> None:
+    """A kernel that flips writes them straight into the batch."""
+    tracer = Tracer(np.repeat(SIZE, 4, 0), find_rules(), SPEC)
+    for step, flags in (("horizontal", [0, 1, 0, 1]), ("vertical", [0, 0, 1, 1])):
+        tracer.begin_step(step, SPEC)
+        tracer.flip(**{step: np.array(flags)})
+    tracer.flip(horizontal=np.array([0, 0, 0, 1]))
+    (flip,) = merge_ops(tracer.ops)
+    assert isinstance(flip, FlipOp)
+    assert flip.flags.tolist() == [[0, 0], [1, 0], [0, 1], [0, 1]]
+    assert flip.steps == ("horizontal", "vertical", "vertical")
+    program = tracer.program()
+    for row, expected in enumerate([image, image[:, ::-1], image[::-1], image[::-1]]):
+        assert (as_array(program.run(image, row)) == expected).all()
 
 
 def test_a_crop_of_some_samples_is_a_crop_of_all() -> None:
