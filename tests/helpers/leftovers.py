@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 
-def _left() -> tuple[list[str], list[str], set[str]]:
-    """Shared memory and sockets of this process, its threads and child processes of ours, and files
-    in /dev/shm.
+def _left() -> tuple[list[str], list[str]]:
+    """Shared memory and sockets of this process, and its threads and child processes of ours. The
+    shared memory has no names: what lies in /dev/shm is of other processes.
     """
     open_files = []
     for fd in os.listdir("/proc/self/fd"):
@@ -24,7 +24,7 @@ def _left() -> tuple[list[str], list[str], set[str]]:
         if "memfd:gpupipe" in name or name.startswith("socket:"):
             open_files.append(name)
     threads = [t.name for t in threading.enumerate() if t.name.startswith("gpupipe")]
-    return sorted(open_files), threads + _children(), set(os.listdir("/dev/shm"))
+    return sorted(open_files), threads + _children()
 
 
 def _children() -> list[str]:
@@ -94,12 +94,8 @@ def nothing_left() -> Iterator[None]:
     assert not any(left), f"left behind: {left}"
 
 
-def _more(
-    before: tuple[list[str], list[str], set[str]], after: tuple[list[str], list[str], set[str]]
-) -> tuple[list[str], ...]:
+def _more(before: tuple[list[str], ...], after: tuple[list[str], ...]) -> list[list[str]]:
     """What is there after a test and was not before it."""
-    open_files, threads = [
-        sorted((Counter(b) - Counter(a)).elements())
-        for a, b in zip(before[:2], after[:2], strict=True)
+    return [
+        sorted((Counter(b) - Counter(a)).elements()) for a, b in zip(before, after, strict=True)
     ]
-    return open_files, threads, [name for name in after[2] - before[2] if "gpupipe" in name]
