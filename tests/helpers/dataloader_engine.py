@@ -1,6 +1,8 @@
 """What the tests of the DataLoader engine share."""
 
 import os
+import re
+from collections.abc import Collection
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -35,10 +37,14 @@ def same(one: list[dict[str, torch.Tensor]], other: list[dict[str, torch.Tensor]
     )
 
 
-def left_behind() -> set[str]:
-    """Worker processes, and files of shared memory that torch made."""
+def left_behind(owners: Collection[int]) -> set[str]:
+    """Worker processes, and shared memory that torch made in one of the processes `owners`:
+    that of other test processes come and go.
+    """
     return {str(c.pid) for c in active_children()} | {
-        name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "pymp"))
+        name
+        for name in os.listdir("/dev/shm")
+        if (made := re.match(r"(?:torch_|pymp-)(\d+)", name)) and int(made[1]) in owners
     }
 
 

@@ -1,5 +1,6 @@
 """The DataLoader engine delivers DALI's samples, order and draws, whatever its workers are."""
 
+import os
 import re
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import compare, parity
 from helpers.dataloader_engine import STEPS, left_behind, load, python, same
+from helpers.leftovers import list_descendants
 from helpers.plugin import install
 
 
@@ -44,14 +46,15 @@ def test_any_number_of_workers_delivers_the_same(
 def test_any_start_method_delivers_the_same_and_leaves_nothing_behind(
     faces: Path, epochs: list[list[dict[str, torch.Tensor]]], method: str
 ) -> None:
-    before = left_behind()
+    before = left_behind([os.getpid()])
     with load(faces, multiprocessing_context=method, persistent_workers=method != "fork") as loader:
         assert [same(list(loader), epoch) for epoch in epochs] == [True, True]
-        assert left_behind() > before
-    deadline = time.monotonic() + 10
-    while left_behind() - before and time.monotonic() < deadline:
+        owners = [os.getpid(), *list_descendants(os.getpid())]
+        assert left_behind(owners) > before
+    deadline = time.monotonic() + 60
+    while left_behind(owners) - before and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert left_behind() <= before
+    assert left_behind(owners) <= before
 
 
 @pytest.mark.parametrize("workers", [0, 1])
