@@ -94,7 +94,7 @@ def test_a_file_is_fetched_whole_by_a_server_that_knows_no_ranges(
 def test_a_part_that_failed_is_fetched_again(
     filled: Any, web: tuple[str, Faults], wide: Path, fault: str
 ) -> None:
-    made = filled(timeout=0.5)
+    made = filled(timeout=0.5 if fault == "stalls" else 5.0)
     getattr(web[1], fault)[NAME] = 2 if fault != "wrong" else 1
     assert made.fill() == "complete"
     path, _ = made.folder.list_shard_paths(name_of(0))
@@ -116,7 +116,7 @@ def test_a_part_that_failed_is_fetched_again(
 def test_a_file_whose_parts_cannot_be_had_is_named(
     filled: Any, web: tuple[str, Faults], fault: str, said: str
 ) -> None:
-    made = filled(timeout=0.2)
+    made = filled(timeout=0.2 if fault == "stalls" else 5.0)
     getattr(web[1], fault)[NAME] = 10**6
     assert made.fill() == "failed"
     (reason,) = made.filler.statistics.failed.reasons.values()
