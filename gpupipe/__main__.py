@@ -7,7 +7,7 @@ import sys
 if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.encoding.lower().startswith("utf"):
     sys.stdout.reconfigure(errors="replace")  # a pipe of Windows has no ≤, for one
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # Ctrl-C ends the process. A KeyboardInterrupt may be lost in an import: see `exit_in_imports`.
+    # Ctrl-C ends the process. A KeyboardInterrupt may be lost: see `exit_if_interrupt_is_lost`.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from gpupipe.cli.app import main
 

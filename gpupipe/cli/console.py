@@ -196,11 +196,12 @@ def console() -> Any:
 
 
 @contextmanager
-def exit_in_imports() -> Iterator[None]:
-    """Exit at once on Ctrl-C inside the block if it meets an import.
+def exit_if_interrupt_is_lost() -> Iterator[None]:
+    """Exit at once on Ctrl-C inside the block where a KeyboardInterrupt would be lost.
 
-    A KeyboardInterrupt would be lost there: packages catch all exceptions of what they import. It
-    is raised everywhere else.
+    It is lost in an import, since packages catch all exceptions of what they import. It is also
+    lost in what Python calls itself, such as the functions that it calls after a fork for a
+    worker. It is raised everywhere else.
     """
     before, process = signal.getsignal(signal.SIGINT), os.getpid()
     if (
@@ -215,11 +216,19 @@ def exit_in_imports() -> Iterator[None]:
             leave_interrupted()
         signal.default_int_handler(number, frame)
 
+    def exit_or_report(ignored: sys.UnraisableHookArgs) -> None:
+        if ignored.exc_type is not KeyboardInterrupt:
+            report(ignored)
+        elif os.getpid() == process:  # a forked child goes on: this process ends it
+            leave_interrupted()
+
+    report, sys.unraisablehook = sys.unraisablehook, exit_or_report
     signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = report
 
 
 def _iter_imports(frame: FrameType | None) -> Iterator[bool]:

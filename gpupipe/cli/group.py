@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from gpupipe.cli.console import exit_in_imports, leave_interrupted
+from gpupipe.cli.console import exit_if_interrupt_is_lost, leave_interrupted
 from gpupipe.cli.mistakes import print_mistakes
 from gpupipe.cli.printing import print_error, say
 from gpupipe.errors import ConfigError, GpupipeError, StepError
@@ -102,7 +102,7 @@ class CommandGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with exit_in_imports():
+            with exit_if_interrupt_is_lost():
                 return super().invoke(ctx)
         except ConfigError as e:
             print_mistakes(e)

@@ -182,7 +182,7 @@ from gpupipe.cli import console
 interrupt = "import os, signal; os.kill(os.getpid(), signal.SIGINT); [0 for _ in range(1000)]"
 Path("interrupts.py").write_text(interrupt)
 sys.path.insert(0, "")
-with console.exit_in_imports():
+with console.exit_if_interrupt_is_lost():
     try:
         exec(interrupt)
     except KeyboardInterrupt:
@@ -199,11 +199,40 @@ def test_ctrl_c_is_raised_but_in_imports_where_it_ends_the_process(tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (130, "raised\n", "interrupted\n")
 
 
+FORKING = """
+import os, signal, sys, time
+from gpupipe.cli import console
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    [0 for _ in range(1000)]
+
+os.register_at_fork(**{sys.argv[1]: interrupt})
+with console.exit_if_interrupt_is_lost():
+    if not os.fork():
+        time.sleep(600 if sys.argv[1] == "after_in_parent" else 0)
+        os._exit(3)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [("after_in_parent", (130, "", "interrupted\n")), ("after_in_child", (0, "3\n", ""))],
+)
+def test_ctrl_c_in_a_fork_ends_the_process_and_not_the_child_alone(
+    function: str, expected: tuple[int, str, str]
+) -> None:
+    """Python ignores what is raised in functions that it calls after a fork."""
+    done = forked_python.run(["-c", FORKING, function])
+    assert (done.returncode, done.stdout, done.stderr) == expected
+
+
 def test_after_the_block_ctrl_c_has_its_handler_again() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with console.exit_in_imports():
-        assert signal.getsignal(signal.SIGINT) is not before
-    assert signal.getsignal(signal.SIGINT) is before
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    with console.exit_if_interrupt_is_lost():
+        assert signal.getsignal(signal.SIGINT) is not before[0]
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
 
 
 IMPORTING = """
