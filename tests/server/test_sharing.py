@@ -1,6 +1,7 @@
 """Several clients of one server: what they share, what they all get, and what ranks get."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -132,9 +133,11 @@ def test_a_server_that_resumes_goes_on_where_it_was_stopped(
         loader = gpupipe.connect(server.address, device="cpu", ids=True, hwm=2)
         iterator = iter(loader)
         seen = [next(iterator)["id"].tolist() for _ in range(3)]
-    with serving(config, state=state, resume=True, address=f"tcp://127.0.0.1:{port}"):
+    with serving(config, state=state, resume=True, address=f"tcp://127.0.0.1:{port}") as server:
         seen.append(next(iterator)["id"].tolist())
         loader.close()
+        while server.stats()["clients"]:  # else the next server waits for this client
+            time.sleep(0.01)
     with serving(config, state=state, resume=True) as server:
         with pytest.warns(UserWarning, match="resumes: 4 of the 8 batches of epoch 0"):
             other = gpupipe.connect(server.address, device="cpu", ids=True)
