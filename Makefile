@@ -96,7 +96,7 @@ sanitize: $(VENV)/.installed-test
 	nm -D $(SANITIZED)/lib/gpupipe/_kernels.abi3.so | grep -q __asan_init
 	$(SANITIZED_ENV) $(BIN)/pytest -n 0 $(KERNEL_TESTS) tests/dataset/test_reading.py \
 	    $(addprefix tests/runtime/test_installation.py::test_, any_contiguous_buffer_is_taken every_size_and_alignment_has_the_crc_of_zlib)
-	for fuzzer in regions colors geometry degradations; do \
+	for fuzzer in regions colors geometry programs degradations; do \
 	    $(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_$$fuzzer.py --seconds $(FUZZ_SECONDS) || exit 1; \
 	done
 	@echo 'make sanitize: the tests passed, and the fuzzers found nothing'

@@ -17,6 +17,7 @@ LIMIT = 600
         ("regions", 4000 if IS_FULL else 100),
         ("colors", 2000 if IS_FULL else 200),
         ("geometry", 5000 if IS_FULL else 200),
+        ("programs", 5000 if IS_FULL else 200),
         ("degradations", 4000 if IS_FULL else 200),
     ],
 )
