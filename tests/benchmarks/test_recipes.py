@@ -33,6 +33,15 @@ def test_rand_augment_is_measured_against_dalis_own() -> None:
     assert found["goal"]["bound"] == 1.0
 
 
+def test_engine_cpu_has_goals_of_its_own() -> None:
+    import recipes
+
+    for recipe, bound in {"timm_a2": 4.0, "simclr": 12.0, "dino_v2": 8.0}.items():
+        least = recipes._CPU_GOALS[recipe]
+        found = recipes.compare(recipe, run_contestant, rounds=1, seconds=1.0, least=least)
+        assert (found["goal"]["bound"], found["goal"]["holds"]) == (bound, False)
+
+
 @pytest.fixture
 def photo() -> Image.Image:
     noise = np.random.default_rng(0).integers(0, 200, (30, 40, 3), dtype=np.uint8) // 2 + 40
