@@ -216,7 +216,7 @@ def run_tasks(lines: SimpleQueue[bytes], early: EarlyListing | None) -> NoReturn
 
     Args:
         lines: The tasks, a line of JSON each, all of one data set.
-        early: A listing that may be of this data set.
+        early: A listing that may be of this data set. The caller keeps none: it can take gigabytes.
     """
     store: Store | None = None
     is_last, status = False, 0
@@ -228,8 +228,6 @@ def run_tasks(lines: SimpleQueue[bytes], early: EarlyListing | None) -> NoReturn
             store = early.store
         try:
             list_rows(folder, task, early if store else None)
-            if early is not None:
-                early.outcome = None  # the caller holds `early`, too
             early = None
             outcome = DownloadWorker(folder, task, store).run() if is_last else {}
         except (GpupipeError, OSError) as e:

@@ -30,13 +30,13 @@ def main(protocols: Sequence[str]) -> NoReturn:
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with pause_collection():
-        early = _list_early(lines.get())
+        early = [_list_early(lines.get())]
 
         from gpupipe.cache import downloader, file_system
 
         for protocol in protocols:
             file_system.import_client(protocol)
-    downloader.run_tasks(lines, early)
+    downloader.run_tasks(lines, early.pop())
 
 
 def _list_early(line: bytes) -> "EarlyListing | None":

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpupipe.cache import listing
 from gpupipe.cache.cache_folder import prepare_folder
 from gpupipe.cache.downloader import Task
@@ -15,6 +17,32 @@ from helpers.cached_loading import alive, waited
 from helpers.faulty_store import serve
 
 COMMAND = [sys.executable, "-m", "gpupipe.cache.worker_main"]  # no fork, which has another parent
+HOLDER = """
+import gc, os, sys, weakref
+from gpupipe.cache import downloader, early_listing, worker_main
+
+class Lines:
+    def __init__(self):
+        self.lines = [sys.stdin.buffer.readline() for _ in range(2)]
+    def get(self):
+        if not self.lines:
+            gc.collect()
+            print("held" if listing() is not None else "dropped", flush=True)
+            os._exit(0)
+        return self.lines.pop(0)
+
+def list_early(data, parts):
+    global listing
+    early = found(data, parts)
+    listing = weakref.ref(early.outcome)
+    return early
+
+found, early_listing.list_early = early_listing.list_early, list_early
+worker_main.SimpleQueue = Lines
+worker_main.threading.Thread.start = lambda thread: None
+worker_main.main([])
+"""
+"""Tells whether a worker holds the listing that came early when it waits for its second task."""
 PARENT = """
 import os, subprocess, sys
 pipe = subprocess.PIPE
@@ -75,3 +103,21 @@ def test_the_task_takes_an_early_listing_of_its_own_data_set_alone(
             assert len(listing.load(folder)) == 40
             assert faults.asked.count("/class1/") == lists
             folder.listing_path.unlink()
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_an_early_listing_is_held_no_longer_than_the_first_task(
+    blobs: Path, tmp_path: Path, is_listed: bool
+) -> None:
+    line, task = write_task(tmp_path, f"file://{blobs}")
+    cache = {"dir": str(task.cache.dir), "max_bytes": "4MB", "shard_size": "100kB"}
+    early = json.dumps({"url": f"file://{blobs}", "cache": cache})
+    program = HOLDER
+    if is_listed:  # by another process, after it was listed early
+        saving = "    downloader.list_rows(downloader.CacheFolder(early.cache), early)\n"
+        program = program.replace("    return early\n", f"{saving}    return early\n")
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(
+        command, input=f"{early}\n{line}", capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "{}\ndropped\n"
