@@ -10,6 +10,7 @@ GpupipeError
 ├── StepError            a step's code failed, or its result does not match its spec
 ├── ServerError          a server cannot be started or reached, or refuses a request
 └── DataError            something is wrong with the samples
+    ├── NoSamplesError   there is no sample, and no file is damaged
     ├── SampleError      one sample cannot be read, decoded or transformed
     ├── ShapeError       samples of one batch differ in shape
     └── TooManyBadError  more samples were skipped than loader.max_bad allows
@@ -141,6 +142,10 @@ class ServerError(GpupipeError):
 
 class DataError(GpupipeError):
     """Base class of errors in the samples themselves."""
+
+
+class NoSamplesError(DataError):
+    """There is no sample, and no file is damaged."""
 
 
 class SampleError(DataError):

@@ -19,9 +19,9 @@ from gpupipe.cache.store import Store, UnfetchableError
 from gpupipe.cache.stored_fetching import ShardFetcher
 from gpupipe.cache.stored_formats import create_source, find_format
 from gpupipe.cache.stored_table import ShardTable, WrongLabelsError, create_table
-from gpupipe.dataset.shards import NoSamplesError, name_shard
+from gpupipe.dataset.shards import name_shard
 from gpupipe.dataset.source import FilePart
-from gpupipe.errors import DataError
+from gpupipe.errors import DataError, NoSamplesError
 from gpupipe.runtime.files import sync_file
 
 _FOLDERS = 1 << 16

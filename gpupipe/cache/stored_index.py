@@ -302,7 +302,8 @@ def read_one_shard(
     def find() -> Source | str:
         with folder.lock():
             live = folder.commit_log.live_shards()
-            names = live.keys() & folder.list_present_shards()
+            present = folder.list_present_shards()
+            names = {name for name, shard in live.items() if name in present and shard.samples}
             broken = folder.commit_log.broken_rows()
             nothing_comes = is_exhausted(folder)
         for name in sorted(names):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from gpupipe.config.validation import Config
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, ignore_progress
-from gpupipe.errors import ConfigError, DataError, Problem
+from gpupipe.errors import ConfigError, DataError, NoSamplesError, Problem
 from gpupipe.schema.document import Loc
 
 _SETTING = re.compile(r"\b(?:data|loader)(?:\.\w+)+")
@@ -46,7 +46,7 @@ def locate_errors(config: Config, part: str) -> Iterator[None]:
     except ConfigError as e:
         raise ConfigError([_locate_problem(config, p, part) for p in e.problems]) from e.__cause__
     except DataError as e:
-        where = _locate(config, str(e), part) if type(e) is DataError else ""
+        where = _locate(config, str(e), part) if type(e) in (DataError, NoSamplesError) else ""
         if not where:
             raise
         raise DataError(f"{where}: {e}") from e.__cause__

@@ -17,7 +17,7 @@ from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.paths import name_file
 from gpupipe.dataset.reading import read_each
 from gpupipe.dataset.shards import find_files
-from gpupipe.errors import DataError, counted, shown
+from gpupipe.errors import DataError, NoSamplesError, counted, shown
 from gpupipe.runtime.progress import Progress
 
 _FILES_PER_TASK = 256
@@ -183,12 +183,13 @@ def build_index(
         values: Maps the name of each further value to its numbers, (N,) or (N, n).
 
     Raises:
-        DataError: There is no sample, or the arrays differ in dtype or number of axes.
+        NoSamplesError: There is no sample.
+        DataError: The arrays differ in dtype or number of axes.
     """
     counts = np.array([1 if part.count is None else part.count for part in parts], np.int64)
     total = int(counts.sum())
     if not total:
-        raise DataError(
+        raise NoSamplesError(
             f"{files.paths[0]}: no sample in {counted(len(parts), 'file')}: see data.source"
         )
     array = _find_layout(files, parts, counts)

@@ -25,7 +25,7 @@ from gpupipe.dataset.labels import join_labels
 from gpupipe.dataset.layout import default_layout, explain_wrong_layout
 from gpupipe.dataset.paths import missing_file, name_file
 from gpupipe.dataset.spec import Spec
-from gpupipe.errors import DataError, counted
+from gpupipe.errors import DataError, NoSamplesError, counted
 from gpupipe.formats.list_values import ListValues
 from gpupipe.schema.field_types import WHOLE, expand_home
 
@@ -95,10 +95,6 @@ class ShardFile:
     lists: dict[str, ListValues] = field(default_factory=dict)
 
 
-class NoSamplesError(DataError):
-    """A valid shard has no samples."""
-
-
 def join_shards(
     files: Sequence[Path],
     parts: Sequence[Sequence[ShardFile]],
@@ -114,6 +110,7 @@ def join_shards(
         classes: The names of the classes; () to take them from the labels.
 
     Raises:
+        NoSamplesError: There is nothing in the shards.
         DataError: There is no sample, a label is none of `classes`, or shards differ in dtype, axes
             or kind of label.
     """
@@ -124,7 +121,8 @@ def join_shards(
         if shard.names
     ]
     if not holding:
-        raise DataError(f"{files[0]}: no sample in {counted(len(files), 'shard')}: {otherwise}")
+        kind = DataError if any(parts) else NoSamplesError
+        raise kind(f"{files[0]}: no sample in {counted(len(files), 'shard')}: {otherwise}")
     every = [shard for _, shard in holding]
     numbers = {path: n for n, path in enumerate(dict.fromkeys(path for path, _ in holding))}
     file = np.repeat(
@@ -192,7 +190,7 @@ class ShardedSource(FileSource):
 
     @abstractmethod
     def read(self, path: Path) -> list[ShardFile]:
-        """List the samples of one shard, as one ShardFile or several.
+        """List the samples of one shard, as one ShardFile or several; [] if nothing is in it.
 
         Several threads call this at once.
 

@@ -152,7 +152,8 @@ class Source(pydantic.BaseModel):
         index. Child processes may stay for the next file, until `end_children`.
 
         Raises:
-            DataError: The file has no samples, or cannot be read.
+            NoSamplesError: The file has no samples.
+            DataError: The file cannot be read.
         """
         raise NotImplementedError
 

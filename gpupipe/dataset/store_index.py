@@ -14,7 +14,7 @@ from gpupipe.dataset.chunk_column import ABSENT, ChunkColumn, ChunkTable
 from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.errors import DataError, counted, shown
+from gpupipe.errors import DataError, NoSamplesError, counted, shown
 from gpupipe.formats.chunk_grid import ChunkGrid
 from gpupipe.formats.stored_arrays import StoreContents, StoredRows, join_rows
 
@@ -62,11 +62,12 @@ def build_index(stores: Stores, fields: dict[str, str], max_bytes: int, is_image
         is_image: A function from the bytes of a sample to whether they are an image file.
 
     Raises:
-        DataError: There is no sample, or the stores do not fit each other.
+        NoSamplesError: There is no sample.
+        DataError: The stores do not fit each other.
     """
     total = int(stores.counts.sum())
     if not total:
-        raise DataError(
+        raise NoSamplesError(
             f"{stores.paths[0]}: no sample in {counted(len(stores.paths), 'file')}: see data.fields"
         )
     columns, pairs = dict[str, Column](), dict[str, bool]()

@@ -79,9 +79,9 @@ def parse_shard(data: Bytes) -> dict[str, MdsColumn]:
     """
     if data[:4].tobytes() == b"\x28\xb5\x2f\xfd":
         raise ValueError("compressed with zstd: write it without compression, or unpack it")
-    count = _read_uint32(data, 0, 1)[0] if len(data) >= 8 else 0
+    count = _read_uint32(data, 0, 1)[0] if len(data) >= 4 else 0
     head = 4 * (int(count) + 2)
-    if not count or head > len(data):
+    if head > len(data):
         raise DamagedError(f"{len(data):,} bytes, but a header for {count:,} samples: no whole MDS")
     offsets = _read_uint32(data, 4, int(count) + 1).astype(np.int64)
     config = _parse_config(data[head : int(offsets[0])].tobytes() if offsets[0] > head else b"")

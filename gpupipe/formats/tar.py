@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from gpupipe.formats import DamagedError
 
 _BLOCK = 512
+EMPTY_BYTES = 20 * _BLOCK
+"""Maximum size of a tar without members: GNU tar and Python write so many zeros."""
 _FILE = (b"0", b"\0", b"7")
 _FOLDER, _LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL = b"5", b"L", b"K", b"x", b"g"
 _MAX_EXTENDED = 1 << 20

@@ -58,6 +58,9 @@ class Mds(ShardedSource):
         with name_shard(path):
             data = map_file(path)
             columns = parse_shard(data)
+            count = len(next(iter(columns.values())).begin)
+            if not count:
+                return []
             fields = {
                 field: _locate(name, _find(columns, name)) for field, name in self.fields.items()
             }
@@ -68,7 +71,6 @@ class Mds(ShardedSource):
                 value: _read_numbers(name, _find(columns, name), data)
                 for value, name in self.values.items()
             }
-            count = len(next(iter(columns.values())).begin)
             return [ShardFile([str(n) for n in range(count)], fields, labels, values)]
 
 

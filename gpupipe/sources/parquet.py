@@ -16,10 +16,10 @@ from gpupipe.dataset.labels import join_labels
 from gpupipe.dataset.list_annotations import AnnotatedShards
 from gpupipe.dataset.list_columns import ListColumn, check_fields, find_label, split_fields
 from gpupipe.dataset.npy_fields import ArrayFormat, Shape, locate_arrays, read_header
-from gpupipe.dataset.shards import ByteRanges, NoSamplesError, ShardFile, array_spec, name_shard
+from gpupipe.dataset.shards import ByteRanges, ShardFile, array_spec, name_shard
 from gpupipe.dataset.source import FilePart
 from gpupipe.dataset.spec import Spec
-from gpupipe.errors import DataError
+from gpupipe.errors import DataError, NoSamplesError
 from gpupipe.formats import DamagedError, arrow_columns, check_size
 from gpupipe.formats.arrow_values import LabelsAndValues
 from gpupipe.formats.npy import NpyHeader

@@ -154,6 +154,8 @@ class Webdataset(AnnotatedShards):
                         f"{member.name}: the sample {stem} has two members that end in "
                         f"{ending}: its samples must have different names"
                     )
+            if not samples and len(data) <= tar.EMPTY_BYTES:  # more zeros are a damaged file
+                return []
             chosen = {
                 stem: members
                 for stem, parts in samples.items()

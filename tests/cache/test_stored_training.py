@@ -21,7 +21,7 @@ from helpers.full_product import IS_FULL
 from helpers.loaders import ENGINES
 from helpers.stored_shards import WRITERS, cached, write_tar
 
-SIZES = (7, 9, 8, 6)
+SIZES = (7, 9, 0, 8, 6)
 FIRSTS = np.cumsum([0, *SIZES]).tolist()
 OPTIONS: dict[str, dict[str, Any]] = {
     "parquet": {"values": {"v": "v"}},
@@ -35,7 +35,7 @@ ARRAYS = [{"to_dtype": {"dtype": "float32"}}]
 
 
 def write_store(root: Path, faces: Path, ending: str) -> list[bytes]:
-    """Write 30 faces, or as many rows of numbers, to 4 shards; return the faces."""
+    """Write 30 faces, or as many rows of numbers, to 4 shards; one has none. Return the faces."""
     root.mkdir()
     images = [path.read_bytes() for path in sorted(faces.glob("*/*.jpg"))[: FIRSTS[-1]]]
     for n, size in enumerate(SIZES):
@@ -97,7 +97,7 @@ def test_a_damaged_shard_of_each_format_is_named(
     with load(settings, engine="cpu") as loader, pytest.raises(gpupipe.SampleError, match=said):
         ids(loader)
     with load(settings, engine="cpu", on_error="skip", max_bad=0.2) as loader:
-        assert {id >> 32 for id in ids(loader)} == {0, 2, 3}
+        assert {id >> 32 for id in ids(loader)} == {0, 3, 4}
 
 
 def test_the_shape_of_arrays_takes_one_shard_of_the_worker_that_has_listed_them(
@@ -105,13 +105,47 @@ def test_the_shape_of_arrays_takes_one_shard_of_the_worker_that_has_listed_them(
 ) -> None:
     write_store(tmp_path / "store", faces, "npy")
     with serve(tmp_path / "store") as (url, faults):
-        settings = config(url=url, shards="s-{0..3}.npy")
+        settings = config(url=url, shards="s-{0..4}.npy")
         settings["data"] |= OPTIONS["npy"]
         settings["pipeline"] = ARRAYS
         source = configs.read(settings).source
         assert source.specs()["array"].shape == (2, 3)
         assert len(set(faults.asked)) == 1
         assert len(source.index()) in SIZES
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_the_shape_of_arrays_is_not_looked_for_in_an_empty_shard(
+    faces: Path, config: Config, tmp_path: Path, seed: int
+) -> None:
+    write_store(tmp_path / "store", faces, "npy")
+    settings = config(url=f"file://{tmp_path}/store", shards="s-{1..2}.npy")
+    settings["data"] |= OPTIONS["npy"] | {"seed": seed}
+    settings["pipeline"] = ARRAYS
+    assert configs.read(settings).source.specs()["array"].shape == (2, 3)
+    settings["data"] |= {"shards": "s-2.npy"}
+    settings["data"]["cache"]["dir"] = str(tmp_path / "other")
+    with pytest.raises(gpupipe.DataError, match=r"is in the cache in .*, with 1 shard without"):
+        configs.read(settings).source.specs()
+
+
+def test_a_tar_has_no_samples_only_if_it_has_no_members(
+    make: Any, faces: Path, tmp_path: Path
+) -> None:
+    image = next(faces.glob("*/*.jpg")).read_bytes()
+    write_tar(tmp_path / "store/0.tar", [])
+    write_tar(tmp_path / "store/1.tar", [{"jpg": image, "cls": b"0"}])
+    write_tar(tmp_path / "store/2.tar", [{"txt": b"no image"}])
+    (tmp_path / "store/3.tar").touch()
+    (tmp_path / "store/4.tar").write_bytes(bytes(20_480))
+    made = make({"url": f"file://{tmp_path}/store", "shards": "*.tar"})
+    assert made.fill() == "failed"
+    assert sorted(map(int, cached(made.folder))) == [1, 2]
+    assert made.filler.statistics.samples == 1
+    reasons = made.filler.statistics.failed.reasons
+    assert "none has a member that ends in jpg" in reasons[2]
+    assert "0 bytes are no tar" in reasons[3]
+    assert "no sample in 1 shard" in reasons[4]
 
 
 def test_a_shard_that_is_compressed_inside_is_refused(config: Config, tmp_path: Path) -> None:
