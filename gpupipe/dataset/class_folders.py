@@ -116,9 +116,11 @@ def _list_files(
         here = os.stat(root / folder)
         identity = (here.st_dev, here.st_ino)
         if identity in above:
+            path = root / folder
+            link = next((p for p in (path, *path.parents) if p.is_symlink()), path)
             raise DataError(
-                f"{root / folder}: a link to a folder that it lies in, so the scan would never "
-                "end: remove the link"
+                f"{link}: a link to a folder that it lies in, so the scan would never end: remove "
+                "the link"
             )
         times[folder] = get_change_time(here)
         files = names[folder] = []

@@ -140,7 +140,7 @@ def test_a_linked_root_is_the_folder_that_it_points_at(tmp_path: Path) -> None:
 def test_a_link_back_is_named_and_not_followed_for_ever(tmp_path: Path, target: str) -> None:
     root = grow(tmp_path / "root", "a/0.jpg", "a/b/1.jpg")
     (root / "a" / "b" / "back").symlink_to(target)
-    with pytest.raises(DataError, match=f"^{root}/a/b/back.*: a link to a folder that it lies in"):
+    with pytest.raises(DataError, match=f"^{root}/a/b/back: a link to a folder that it lies in"):
         Folder(root=root).index()
 
 
