@@ -112,11 +112,12 @@ class Store:
         path = self._path(folder) if folder else self._root
         try:
             entries = list_below(self._files, path)
+            is_there = bool(entries) or self._has_root()
         except Exception as e:  # whatever the clients of the stores raise
             raise DataError(
                 f"{self.url}: cannot be listed: {describe_error(e)}: {advise_on_access(self.url)}"
             ) from e
-        if not entries and not self._files.exists(self._root):
+        if not is_there:
             raise DataError(f"{self.url}: no such folder: set data.url")
         prefix = self._root.rstrip("/") + "/"
         return {
@@ -124,6 +125,14 @@ class Store:
             for path, info in entries.items()
             if info.get("type") != "directory"
         }
+
+    def _has_root(self) -> bool:
+        """Return whether the url is there; a web server that fails looks empty to `exists`."""
+        try:
+            self._files.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return False
+        return True
 
     def describe_files(self, names: Sequence[str], connections: int) -> list[dict[str, Any]]:
         """Return fsspec's description of each file; {} for a file that is missing or denied.

@@ -64,6 +64,16 @@ def test_the_files_of_a_manifest_have_sizes_and_versions(
         assert found.versions[0] == found.versions[2] != found.versions[3] == ""
 
 
+def test_a_store_that_fails_is_not_taken_for_a_missing_folder(web: tuple[str, Any]) -> None:
+    web[1].forbidden["/denied"] = 10
+    with pytest.raises(DataError, match=r"cannot be listed: .*: see data\.url"):
+        listed("http://127.0.0.1:9")  # nothing listens there
+    with pytest.raises(DataError, match="cannot be listed: ClientResponseError: 403"):
+        listed(f"{web[0]}/denied")
+    with pytest.raises(DataError, match=r"/nowhere: no such folder: set data\.url"):
+        listed(f"{web[0]}/nowhere")
+
+
 def test_too_many_files_are_not_asked_for(
     web: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
