@@ -43,13 +43,14 @@ def headline(loader: Loader) -> str:
     from gpupipe.engines import registry
 
     facts = describe_loader(loader)
-    images = counted(facts["images"], "image")
-    classes = counted(facts["classes"], "class", "classes")
+    data = counted(facts["images"], "image") if facts["images"] else facts["data"]
+    if facts["classes"]:
+        data += f" in {counted(facts['classes'], 'class', 'classes')}"
     if missing := registry.list_passed_over(loader.config, facts["engine"]):
         facts["engine"] += f" ({' and '.join(missing)} is not installed)"
     shard = facts["shard"]
     rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
-    return f"{describe_work(facts, f'{images} in {classes}, ')}{rank}"
+    return f"{describe_work(facts, f'{data}, ')}{rank}"
 
 
 def describe_work(facts: Mapping[str, Any], data: str = "") -> str:

@@ -3,14 +3,17 @@
 import io
 import math
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench.parity import Agreement
 from gpupipe.bench.tables import (
     batch_table,
+    headline,
     new_table,
     parity_table,
     speed_columns,
@@ -25,6 +28,20 @@ def printed(table: Table, width: int = 60) -> list[str]:
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
+
+
+def test_a_headline_names_the_store_of_which_nothing_is_there_yet(
+    faces: Path, tmp_path: Path
+) -> None:
+    """Data without labels have no classes to count."""
+    data = {"source": "folder", "root": faces, "label": None}
+    steps = ["decode", {"center_crop": {"size": 8}}]
+    with gpupipe.load({"data": data, "pipeline": steps}, device="cpu") as loader:
+        assert ": 60 images, pipeline inline, " in headline(loader)
+    cache = {"dir": tmp_path / "cache", "max_bytes": "1MB", "workers": 0}
+    data = {"source": "remote", "url": tmp_path.as_uri(), "shards": "{0..1}.tar", "cache": cache}
+    with gpupipe.load({"data": data, "pipeline": steps}, device="cpu") as loader:
+        assert f": {tmp_path.as_uri()}, pipeline inline, " in headline(loader)
 
 
 def test_the_title_and_the_names_of_columns_stand_above_the_rows() -> None:
