@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -135,10 +135,17 @@ def write_all(*writes: Callable[[], None]) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the context into a GpupipeError whose message names the file."""
+    """Turn an OSError inside the context into a GpupipeError whose message names the file.
+
+    A file that is new, and was not written whole, is removed.
+    """
+    is_new = not path.exists()
     try:
         yield
     except OSError as e:
+        if is_new:
+            with suppress(OSError):  # a folder, or a file that is not there
+                path.unlink()
         raise GpupipeError(f"{e.filename or path} cannot be written: {_reason(e)}") from e
 
 

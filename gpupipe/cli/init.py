@@ -14,7 +14,7 @@ import click
 from gpupipe.cli.arguments import options, writing
 from gpupipe.cli.console import Screen
 from gpupipe.cli.printing import announce, say
-from gpupipe.errors import GpupipeError
+from gpupipe.errors import GpupipeError, counted
 
 if TYPE_CHECKING:
     from gpupipe.init.detected import Detected
@@ -120,6 +120,10 @@ def _print(path: Path, detected: "Detected", survey: "Survey", doubts: list[str]
         say(f"  written for it: {detected.options['file']}")
     for doubt in doubts:
         say(f"  not certain: {doubt}")
+    if survey.num_unreadable:
+        few = counted(survey.num_unreadable, "image")
+        how = "are left out (on_error: skip)"
+        say(f"  {few} that cannot be read {how}: 'gpupipe inspect {path}' names them")
     if detected.unused:
         say(f"  not read: {detected.unused}")
 
@@ -158,8 +162,10 @@ def schema(
         bool, f"Write both schemas to {SCHEMAS}/, where configs/*.yaml and pipelines/*.yaml look."
     ] = False,
     out: Annotated[
-        Path, click.Path(file_okay=False, path_type=Path), "Where --install writes them."
-    ] = Path(SCHEMAS),
+        Path | None,
+        click.Path(file_okay=False, path_type=Path),
+        "Write both schemas to this folder.",
+    ] = None,
 ) -> None:
     """Print the JSON Schema of a config, or of a pipeline file (KIND): an editor then completes and
     explains names, and marks mistakes. Steps and sources of installed plugins are in it.
@@ -170,14 +176,15 @@ def schema(
     announce("describing all steps and sources")
     from gpupipe.config.json_schema import KINDS, make_schema
 
-    if not install:
+    folder = out or (Path(SCHEMAS) if install else None)
+    if folder is None:
         click.echo(
             json.dumps(make_schema("pipeline" if kind == "pipeline" else "config"), indent=2)
         )
         return
     for name in KINDS:
-        path = out / f"{name}.json"
+        path = folder / f"{name}.json"
         with writing(path):
-            out.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(make_schema(name), indent=1) + "\n", encoding="utf-8")
         click.echo(path)

@@ -1,6 +1,7 @@
 """Chooses the arrays of HDF5 files and Zarr stores that are samples and labels."""
 
 import math
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +29,8 @@ Array = dict[str, Any]
 
 
 def is_store(folder: Path) -> bool:
-    """Return whether a folder is a Zarr store."""
-    return any((folder / name).is_file() for name in _MARKS)
+    """Return whether a folder is a Zarr store; one that cannot be read is none."""
+    return any(os.path.isfile(folder / name) for name in _MARKS)  # noqa: PTH113  # False, too
 
 
 def detect_stores(folder: Path) -> dict[str, Detected]:

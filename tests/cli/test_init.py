@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +19,7 @@ from tfrecord import TFRecordWriter
 import gpupipe
 from gpupipe import config
 from gpupipe.cli.app import main
+from helpers import disks
 from helpers.init_runs import init, jpeg
 from helpers.lmdb_files import write_lmdb
 from helpers.record_files import packed, written
@@ -224,10 +228,38 @@ def test_gray_and_unreadable_images(here: Path) -> None:
     for n in range(4):
         (here / "set" / f"{n}.jpg").write_bytes(jpeg(mode="L"))
     (here / "set" / "4.jpg").write_bytes(b"no image")
-    init("set")
+    said = init("set")
+    assert "  1 image that cannot be read " in said
+    assert "'gpupipe inspect train.yaml' names" in said
     text = Path("train.yaml").read_text()
     assert "decode: {mode: gray}" in text
     assert "on_error: skip  # 1 image of those looked at cannot be read" in text
+
+
+def test_a_full_disk_leaves_no_file(here: Path, tmp_path: Path) -> None:
+    flat(here / "set")
+    with disks.mounted(tmp_path / "disk", "1m") as disk:
+        disks.fill(disk)
+        done = CliRunner().invoke(main, ["init", "set", "--out", str(disk / "train.yaml")])
+        assert done.exit_code == 1
+        assert f"{disk}/train.yaml cannot be written: no space left" in done.output
+        assert [path.name for path in disk.iterdir()] == ["ballast"]
+
+
+def test_a_folder_without_permission_is_named(here: Path) -> None:
+    class_folders(here / "set")
+    # Root reads all without these.
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] * (os.geteuid() == 0)
+    (here / "set" / "a").chmod(0)
+    done = subprocess.run(
+        [*drop, sys.executable, "-m", "gpupipe", "init", "set"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "set/a: cannot be read while the folder is scanned: Permission denied" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_files_that_are_there_stay(here: Path) -> None:

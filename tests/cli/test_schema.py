@@ -46,6 +46,8 @@ def test_install_writes_both_where_files_look(
     found = {path.name for path in (tmp_path / "schemas").iterdir()}
     assert found == {"config.json", "pipeline.json"}
     (tmp_path / "file").write_text("")
+    assert CliRunner().invoke(main, ["schema", "--out", "other"]).exit_code == 0
+    assert {path.name for path in (tmp_path / "other").iterdir()} == found
     done = CliRunner().invoke(main, ["schema", "--install", "--out", "file/x"])
     assert done.exit_code == 1
     assert "file/x cannot be written" in done.output

@@ -44,6 +44,9 @@ def test_a_single_file(tmp_path: Path) -> None:
     (tmp_path / "notes.doc").write_text("")
     with pytest.raises(GpupipeError, match="no source reads a file of this name"):
         detect(tmp_path / "notes.doc")
+    (tmp_path / "mine.yaml").write_text("")
+    with pytest.raises(GpupipeError, match=r"mine\.yaml: .*: 'gpupipe run "):
+        detect(tmp_path / "mine.yaml")
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
