@@ -142,7 +142,7 @@ def _explain_option(error: click.NoSuchOption) -> click.UsageError:
 
     name = error.option_name.lstrip("-").replace("-", "_")
     part = name.partition(".")[0]
-    if part not in (*LoaderConfig.model_fields, "data", "pipeline", "batch", "loader"):
+    if part not in (*LoaderConfig.model_fields, "data", "pipeline", "loader"):
         return error
     rule = f"no option '{error.option_name}': a setting has no dashes"
     return click.UsageError(f"{rule}: write {name}=VALUE after the config", error.ctx)

@@ -212,7 +212,7 @@ def open_saved(path: Path, columns: Columns = BASIC_COLUMNS) -> Index | None:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as e:
         problem = str(e)
-    _log.warning("%s: the saved index is damaged (%s): it is made again", path, problem)
+    _log.warning("%s: the saved index cannot be used (%s): it is made again", path, problem)
     return None
 
 

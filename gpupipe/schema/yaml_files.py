@@ -79,6 +79,8 @@ def _explain_absence(kind: Kind, name: str, path: Path) -> str:
             files = [file.name for file in path.parent.iterdir() if file.suffix in SUFFIXES]
             if near := nearest(path.name, files):
                 suggestion = f"; did you mean '{path.with_name(near)}'?"
+    elif name and _exists(Path(f"{path}.yaml"), Path.is_file):
+        suggestion = f"; did you mean '{path}.yaml'?"
     return f"no {kind[:-1]} {shown(name)}: it is neither a file nor a name{suggestion}"
 
 

@@ -148,6 +148,7 @@ def test_shipped_names_and_the_stand_in_are_enough(tmp_path: Path) -> None:
         (["fetch", "lwf"], 2, "did you mean 'lfw'"),
         (["check", "imagenet_eval", "data.root=/nowhere"], 1, "/nowhere: no such folder"),
         (["run", "lfw", "--batch_size=3"], 2, "write batch_size=VALUE after the config"),
+        (["run", "lfw", "--batch", "3"], 2, "Did you mean '--batches'?"),
         (["run", "lfw", "--data.root", "/x"], 2, "write data.root=VALUE after the config"),
         (["run", "lfw", "--batchs=3"], 2, "'--batches'"),
         (["run", "/usr"], 2, "a config is a YAML file: 'gpupipe init /usr' writes one"),

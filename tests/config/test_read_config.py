@@ -97,6 +97,13 @@ def test_a_file_of_nearly_that_name(tmp_path: Path) -> None:
         config.read(f"{tmp_path}/train.yml")
 
 
+def test_a_file_without_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.train.yaml").write_text("")
+    with pytest.raises(ConfigError, match=r"did you mean 'my.train.yaml'\?$"):
+        config.read("my.train")
+
+
 def test_a_json_file_is_a_config(tmp_path: Path) -> None:
     """Indented by tabs too, with a mistake in its place."""
     data = {"data": {"source": "folder", "root": str(tmp_path)}, "pipeline": "imagenet_eval"}

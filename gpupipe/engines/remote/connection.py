@@ -259,7 +259,8 @@ class Connection:
                         self._session.handle(message, is_impatient)
                         self._changed.notify_all()
         except MalformedMessage as e:
-            self._fail(ServerError(f"{address} does not speak as a server of gpupipe does: {e}"))
+            rule = f"{address} does not speak as a server of gpupipe does"
+            self._fail(ServerError(f"{rule}, so another program may listen there: {e}"))
         except Exception as e:  # the consumer gets the error, and may start another iteration
             self._fail(wrap_error(context, e))
 
