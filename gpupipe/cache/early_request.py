@@ -55,10 +55,9 @@ def request_shards(data: Any) -> dict[str, Future[FetchedRange]]:
         url, cache = data["url"].rstrip("/"), data["cache"]
         pattern = _TARS.fullmatch(data["shards"])
         is_web = url.startswith(("http://", "https://"))
+        is_web &= f"{url.partition(':')[0]}_proxy" not in map(str.lower, os.environ)
         if pattern is None or not is_web or _LEFT_OUT & (data.keys() | cache.keys()):
             return {}
-        if f"{url.partition('://')[0]}_proxy" in map(str.lower, os.environ):
-            return {}  # `_list_page` knows no proxy
         reader = create_range_reader(url, {}, _PART_SECONDS)
         if reader is None or Path(cache["dir"], "listing.idx").expanduser().exists():
             return {}

@@ -1,14 +1,17 @@
 """fsspec's file systems: opens that of a URL, calls it with a timeout, and describes its errors."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from ipaddress import IPv6Address
 from typing import Any
+from urllib.parse import urlsplit
 
 from gpupipe.cache.settings import DataSet
-from gpupipe.cache.urls import expand_addresses, is_same_server, move_credentials
+from gpupipe.cache.urls import move_credentials
 from gpupipe.errors import DataError, hide_secrets
 from gpupipe.runtime.installation import require_extra
 
@@ -18,6 +21,7 @@ _S3_OPTIONS = {"max_concurrency": 1}
 """Makes s3fs fetch an object in one request. By default, it asks for the size first, then fetches
 parts at the same time. A download worker already fetches many objects at the same time.
 """
+_ADDRESS = re.compile(r"\[([0-9a-fA-F:.]+)\]")
 _HUB_URL = "hf://"
 _HUB_KEYWORDS: dict[str, dict[str, Any]] = {
     "find": {"refresh": True},
@@ -40,9 +44,9 @@ def open_file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
     preset = _OPTIONS | (_S3_OPTIONS if url.startswith(S3_URLS) else {}) | _find_proxy(url)
     try:
-        file_system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(
-            expand_addresses(url), **(preset | options)
-        )
+        # fsspec splits a chain of URLs at '::'.
+        url = _ADDRESS.sub(lambda match: f"[{IPv6Address(match[1]).exploded}]", url)
+        file_system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(url, **(preset | options))
     except (ImportError, ValueError, TypeError) as e:
         fault = hide_secrets(f"{url}: cannot be opened: {e}")
         raise DataError(f"{fault} (data.url, data.storage_options)") from e
@@ -54,17 +58,14 @@ def _find_proxy(url: str) -> dict[str, Any]:
 
     The clients of S3 and of Azure use it in any case.
     """
-    from urllib.parse import urlsplit
     from urllib.request import getproxies, proxy_bypass
 
     protocol, proxies = url.partition("://")[0], getproxies()
-    if protocol in ("gs", "gcs"):
-        return {"session_kwargs": {"trust_env": True}} if proxies else {}
-    if protocol not in ("http", "https") or protocol not in proxies:
+    if protocol in ("gs", "gcs") and proxies:
+        return {"session_kwargs": {"trust_env": True}}
+    if protocol not in proxies or proxy_bypass(urlsplit(url).hostname or ""):
         return {}
-    parts = urlsplit(url)
-    is_direct = proxy_bypass(parts.netloc) or proxy_bypass(parts.hostname or "")
-    return {} if is_direct else {"proxy": proxies[protocol]}
+    return {"proxy": proxies[protocol]} if protocol in ("http", "https") else {}
 
 
 def import_client(protocol: str) -> None:
@@ -87,7 +88,9 @@ def read_url(url: str, dataset: DataSet) -> bytes:
         OSError: The file cannot be read.
         DataError: No file system of fsspec takes the URL.
     """
-    options = dataset.storage_options if is_same_server(url, dataset.url) else {}
+    count = 3 if url.startswith(("http://", "https://")) else 1  # parts of its protocol and host
+    is_same = url.split("/")[:count] == dataset.url.split("/")[:count]
+    options = dataset.storage_options if is_same else {}
     files, path = open_file_system(*move_credentials(url, options))
     data: bytes = files.cat_file(path)
     return data

@@ -29,9 +29,6 @@ _S3_OPTIONS = {
     "region_name": "region",
 }
 """The options of s3fs that obstore has too, and its names for them."""
-_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_REGION_SECONDS = 10.0
 _AZURE_OPTIONS = {
     "account_name": "account_name",
     "account_key": "account_key",
@@ -173,8 +170,7 @@ def create_range_reader(url: str, options: Mapping[str, Any], timeout: float) ->
     match url.partition("://")[0]:
         case "s3":
             kind, config = stores.S3Store, _translate_s3(options)
-            if config is not None and not _has_region(config):
-                config |= _find_region(url, config)
+            config = None if config is None else _find_region(url, config) | config
         case "gs" | "gcs":
             kind, config = stores.GCSStore, _translate_gcs(options)
             url = f"gs://{url.partition('://')[2]}"
@@ -202,32 +198,28 @@ def _translate_s3(options: Mapping[str, Any]) -> dict[str, Any] | None:
     return _rename(every, _S3_OPTIONS)
 
 
-def _has_region(config: Mapping[str, Any]) -> bool:
-    return "region" in config or any(map(os.environ.get, _REGION_VARIABLES))
-
-
 def _find_region(url: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the region of a bucket as an option of obstore; {} if the store does not tell it.
+    """Return the region of a bucket as an option of obstore; {} if it is set, or S3 tells none.
 
     obstore takes us-east-1 if it is given none, and follows no redirect to another region. S3 tells
     the region also where it refuses the request.
     """
+    variables = os.environ
+    if "region" in config or variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION"):
+        return {}
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
-    endpoint = config.get("endpoint") or next(
-        filter(None, map(os.environ.get, _ENDPOINT_VARIABLES)), "https://s3.amazonaws.com"
-    )
+    endpoint = config.get("endpoint") or variables.get("AWS_ENDPOINT_URL")
     bucket = url.partition("://")[2].partition("/")[0]
     try:
-        request = Request(f"{endpoint.rstrip('/')}/{bucket}", method="HEAD")
-        with urlopen(request, timeout=_REGION_SECONDS) as answer:
-            headers = answer.headers
+        request = f"{(endpoint or 'https://s3.amazonaws.com').rstrip('/')}/{bucket}"
+        with urlopen(Request(request, method="HEAD"), timeout=10.0) as answer:
+            region = answer.headers["x-amz-bucket-region"]
     except HTTPError as e:
-        headers = e.headers
+        region = e.headers["x-amz-bucket-region"]
     except (OSError, ValueError):  # fsspec tells of it
         return {}
-    region = headers.get("x-amz-bucket-region")
     return {"region": region} if region else {}
 
 

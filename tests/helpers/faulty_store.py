@@ -84,10 +84,8 @@ def _create_handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler
                 self.send_error(403)
                 return False
             parts = urlsplit(self.path)  # a client that takes it for a proxy sends all of a URL
-            is_file = "." in parts.path
-            self.path = (
-                unquote(parts.path) if is_file else parts._replace(scheme="", netloc="").geturl()
-            )
+            path, folder = unquote(parts.path), parts._replace(scheme="", netloc="")
+            self.path = path if "." in path else folder.geturl()
             return True
 
         def do_HEAD(self) -> None:
