@@ -68,22 +68,19 @@ int fill_entry(const Columns& columns, int block, int first_tap, int32_t* offset
   return last - *offset + (kTaps - 1) * channels + 1;
 }
 
-// Whether all outputs of a block sum up to four taps whose weights are bytes, not below 0, and 1 in
-// all. Then the sums of bytes are those of the weights, of which they lack only bits that are 0.
+// Whether all outputs of a block sum up to four taps whose weights are bytes, and not below 0. Then
+// the sums of bytes are those of the weights, of which they lack only bits that are 0. The weights
+// of an output are 1 in all, so a sum of bytes fits 16 bits.
 bool has_byte_weights(const Columns& columns, int block) {
   const Taps& taps = columns.taps;
   const int end = std::min(taps.count, (block * kLanes + kLanes - 1) / columns.channels + 1);
-  if (taps.max_size > 4 || taps.precision < kByteBits) return false;
-  const int one = 1 << kByteBits, shift = taps.precision - kByteBits;
-  for (int n = block * kLanes / columns.channels; n < end; ++n) {
-    int sum = 0;
+  if (taps.max_size > 4) return false;
+  const int one = 1 << kByteBits, shift = taps.precision - kByteBits;  // precision is 13 at least
+  for (int n = block * kLanes / columns.channels; n < end; ++n)
     for (int k = 0; k < taps.max_size; ++k) {
       const int weight = taps.weights[size_t(n) * taps.max_size + k];
       if (weight < 0 || weight >> shift >= one || weight % (1 << shift)) return false;
-      sum += weight >> shift;
     }
-    if (sum != one) return false;
-  }
   return true;
 }
 
@@ -161,7 +158,7 @@ AVX512 void resize_pairs(const Columns& columns, int begin, int end, const uint8
   else resize_blocks<0, kIsWide>(columns, begin, end, a, b, to);
 }
 
-// Resizes the blocks whose weights are bytes. A sum fits 16 bits.
+// Resizes the blocks whose weights are bytes.
 AVX512 void resize_bytes(const Columns& columns, const uint8_t* a, const uint8_t* b, uint16_t* to) {
   const __m512i round = _mm512_set1_epi32(1 << (kByteBits - 1));
   const int begin = columns.bytes_begin, count = columns.bytes_end - begin;

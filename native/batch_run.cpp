@@ -142,18 +142,14 @@ bool create_run_type() {
 }
 
 PyObject* create_run(PyObject*, PyObject* arguments) {
-  std::unique_ptr<BatchRun> batch;
-  try {
-    batch.reset(new BatchRun);
+  return catch_errors([=]() -> PyObject* {
+    std::unique_ptr<BatchRun> batch(new BatchRun);
     if (!batch->open(arguments)) return nullptr;
-  } catch (...) {
-    set_python_error(std::current_exception());
-    return nullptr;
-  }
-  auto* const object = PyObject_New(Run, g_run);
-  if (!object) return nullptr;
-  object->run = batch.release();
-  return reinterpret_cast<PyObject*>(object);
+    auto* const object = PyObject_New(Run, g_run);
+    if (!object) return nullptr;
+    object->run = batch.release();
+    return reinterpret_cast<PyObject*>(object);
+  });
 }
 
 }  // namespace gpupipe

@@ -95,8 +95,9 @@ PyObject* convert_planes(PyObject*, PyObject* arguments) {
   PyObject *images, *tuple;
   Buffer source;
   Output output;
+  const auto read = [&] { return output.read(tuple) ? tuple : nullptr; };
   if (!PyArg_ParseTuple(arguments, "OO", &images, &tuple) ||
-      !source.open(images, PyBUF_SIMPLE, "the images", 4) || !output.read(tuple))
+      !source.open(images, PyBUF_SIMPLE, "the images", 4) || !catch_errors(read))
     return nullptr;
   const Slot first = output.slot(0);
   if (source.item_size() != 1 || source.side(0) != output.rows() || source.side(1) != kChannels ||

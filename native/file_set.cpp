@@ -150,18 +150,14 @@ bool create_files_type() {
 }
 
 PyObject* open_files(PyObject*, PyObject* arguments) {
-  std::unique_ptr<FileSet> set;
-  try {
-    set.reset(new FileSet);
+  return catch_errors([=]() -> PyObject* {
+    std::unique_ptr<FileSet> set(new FileSet);
     if (!set->open(arguments)) return nullptr;
-  } catch (...) {
-    set_python_error(std::current_exception());
-    return nullptr;
-  }
-  auto* const files = PyObject_New(Files, g_files);
-  if (!files) return nullptr;
-  files->set = set.release();
-  return reinterpret_cast<PyObject*>(files);
+    auto* const files = PyObject_New(Files, g_files);
+    if (!files) return nullptr;
+    files->set = set.release();
+    return reinterpret_cast<PyObject*>(files);
+  });
 }
 
 }  // namespace gpupipe

@@ -367,7 +367,6 @@ class OutputStage : public Stage {
       return false;
     run_kernel(row, *image, slot, arena);
     output_->erase(row, slot);
-    image->table = nullptr, image->num_changes = 0;
     order_stores();
     return true;
   }

@@ -63,7 +63,7 @@ class Resizer {
       rows_key_ = rows;
     }
     size_ = (size_t(r.width) * size_t(columns_.channels) / kGroup + 2) * kGroup;
-    capacity_ = rows_.max_size / 2 + 1;
+    capacity_ = rows_.max_size / 2;
     const size_t values = 2 * size_ * capacity_ + kLine;
     if (ring_.size() < values) ring_.resize(values);
     if (levels_.size() < size_) levels_.resize(size_);

@@ -127,18 +127,14 @@ inline bool Stage::read_parts(PyObject* tuple, std::vector<InnerStage>* parts, b
 // The function of a module that creates a kind of stage. It returns a capsule.
 template <typename Kind>
 PyObject* create_stage(PyObject*, PyObject* arguments) {
-  std::unique_ptr<Stage> stage;
-  try {
-    stage.reset(new Kind);
+  return catch_errors([=]() -> PyObject* {
+    std::unique_ptr<Stage> stage(new Kind);
     if (!stage->read(arguments)) return nullptr;
-  } catch (...) {
-    set_python_error(std::current_exception());
-    return nullptr;
-  }
-  PyObject* const capsule = PyCapsule_New(
-      stage.get(), kStageName, [](PyObject* object) { delete get_stage(object); });
-  if (capsule) stage.release();
-  return capsule;
+    PyObject* const capsule = PyCapsule_New(
+        stage.get(), kStageName, [](PyObject* object) { delete get_stage(object); });
+    if (capsule) stage.release();
+    return capsule;
+  });
 }
 
 // The letters of the module struct for a type of numbers, and its name.

@@ -27,6 +27,17 @@ inline void set_python_error(const std::exception_ptr& error) {
   }
 }
 
+// Returns what a function returns, an object of Python; null, with an exception set, if it throws.
+template <typename Function>
+PyObject* catch_errors(const Function& function) {
+  try {
+    return function();
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+}
+
 // Returns false, with an exception of Python set, if the function throws.
 template <typename Function>
 bool run_without_gil(const Function& function) {
@@ -52,8 +63,12 @@ PyObject* run_each(PyObject*, PyObject* sequence) {
   const Py_ssize_t count = PyTuple_Size(objects.get());
   const std::unique_ptr<Item[]> items(new (std::nothrow) Item[size_t(count)]);
   if (!items) return PyErr_NoMemory();
-  for (Py_ssize_t n = 0; n < count; ++n)
-    if (!items[size_t(n)].parse(PyTuple_GetItem(objects.get(), n))) return nullptr;
+  const auto parse_all = [&] {
+    Py_ssize_t n = 0;
+    while (n < count && items[size_t(n)].parse(PyTuple_GetItem(objects.get(), n))) ++n;
+    return n < count ? nullptr : objects.get();
+  };
+  if (!catch_errors(parse_all)) return nullptr;
   const auto run_all = [&] {
     for (Py_ssize_t n = 0; n < count; ++n) items[size_t(n)].run();
   };

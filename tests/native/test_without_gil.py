@@ -48,3 +48,9 @@ def test_what_a_stage_throws_is_an_exception_of_python(
     with pytest.raises(error, match=message):
         kernels.run_program(kernels.program((throwing.stage(3), throwing.stage(kind))), *one)
     assert kernels.run_program(throwing.stage(3), *one) == []
+
+
+def test_what_arguments_throw_is_an_exception_of_python(throwing: Any) -> None:
+    assert throwing.run_each(()) == []
+    with pytest.raises(MemoryError):
+        throwing.run_each((1, 2))

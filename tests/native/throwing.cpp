@@ -20,7 +20,15 @@ class ThrowingStage : public gpupipe::Stage {
   int kind_ = 0;
 };
 
+class ThrowingItem {
+ public:
+  bool parse(PyObject*) { throw std::bad_alloc(); }
+  void run() {}
+  PyObject* take() { return nullptr; }
+};
+
 PyMethodDef kMethods[] = {
+    {"run_each", gpupipe::run_each<ThrowingItem>, METH_O, nullptr},
     {"stage", gpupipe::create_stage<ThrowingStage>, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -68,6 +68,19 @@ def test_how_far_from_torchvision_each_change_is(variant: str, name: str) -> Non
         assert made.shape == expected.shape
         apart = np.abs(made.astype(int) - expected)
         assert apart.max() <= most and (apart > 0).mean() <= share, (size, channels, case)
+        assert np.array_equal(change(as_planes(image), [case]), made), (size, channels, case)
+
+
+def test_channels_change_in_memory_of_the_kernels(variant: str) -> None:
+    """A sharpened image may be overwritten, but not by one of other channels."""
+    sharpen, whole = ("adjust_sharpness", 2.0), shades((24, 90))
+    for changes in (
+        [sharpen, ("to_gray",)],
+        [sharpen, ("to_gray",), ("to_rgb",)],
+        [sharpen, ("to_gray",), sharpen, ("posterize", 3), ("to_rgb",), ("adjust_hue", 0.1)],
+    ):
+        for image in (whole, as_planes(whole), whole[:, 7:80], as_planes(whole)[:, 7:80]):
+            assert np.array_equal(change(image, changes), reference(image, changes)), changes
 
 
 def test_every_function_of_the_table_is_compared() -> None:
@@ -221,6 +234,15 @@ def test_each_sample_has_the_function_that_its_index_names() -> None:
         stage = extension.color_stage(((functions, index, own, rows),), NO_TABLES)
         found = [np.asarray(extension.run_stage(stage, row, image)) for row in range(4)]
         assert all(map(np.array_equal, found, expected))
+
+
+def test_a_value_is_clipped_and_truncated() -> None:
+    solarize, image = (NUMBERS["solarize"], 100.0, 200.0, True), shades((30, 40))
+    change = (solarize,), np.zeros(3, np.int32), (np.array([-3.0, 127.9, 999.0]),), None
+    stage = extension.color_stage((change,), NO_TABLES)
+    for row, threshold in enumerate((100, 127, 200)):
+        expected = np.where(image >= threshold, 255 - image, image)
+        assert np.array_equal(np.asarray(extension.run_stage(stage, row, image)), expected)
 
 
 NO_TABLES = np.zeros((0, 256), np.uint8)

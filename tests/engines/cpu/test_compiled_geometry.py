@@ -44,12 +44,14 @@ def test_a_delivery_flips_converts_and_erases(layout: str, dtype: str, channels:
     table = rng.random((channels, 256), np.float32)
     factors = np.stack([np.ones(channels), rng.random(channels), rng.random(channels) + 1])
     factors = factors.astype(np.float32)
-    window, value = np.array([[2, 3, 5, 7]]), rng.random(channels, np.float32)
+    value = rng.random(channels, np.float32)
     converted: dict[Any, Any] = {
         "float32": (image - factors[1]) / factors[2],
         "uint8": np.stack([table[c][image[..., c].astype(np.uint8)] for c in range(channels)], -1),
     }
-    for flips in ([0, 0], [1, 0], [0, 1], [1, 1]):
+    corners = (2, 3), (-1, -2), (HEIGHT - 2, WIDTH - 3), (4, WIDTH - 1)
+    for (top, left), flips in zip(corners, ([0, 0], [1, 0], [0, 1], [1, 1]), strict=True):
+        window = np.array([[top, left, 5, 7]])
         batch = np.zeros(shape, np.float32)
         planes = batch if layout == "CHW" else batch.transpose(0, 3, 1, 2)
         convert = (table, None) if dtype == "uint8" else (None, factors)
@@ -57,7 +59,7 @@ def test_a_delivery_flips_converts_and_erases(layout: str, dtype: str, channels:
         stage = kernels.deliver_stage(np.array([flips], np.uint8), output)
         assert kernels.run_program(stage, [0], [image]) == []
         expected = converted[dtype][:: 1 - 2 * flips[1], :: 1 - 2 * flips[0]].copy()
-        expected[2:7, 3:10] = value
+        expected[max(top, 0) : top + 5, max(left, 0) : left + 7] = value
         assert np.array_equal(planes[0].transpose(1, 2, 0), expected)
         same = np.zeros(shape, dtype)
         planes = same if layout == "CHW" else same.transpose(0, 3, 1, 2)

@@ -72,7 +72,7 @@ def test_all_variants_warp_to_the_same_bits(variant: str, dtype: str, is_packed:
         assert np.array_equal(bits(made), bits(expected)), (size, matrix)
 
 
-@pytest.mark.parametrize("width", [512, 513, 1100])
+@pytest.mark.parametrize("width", [512, 1100, 4200])
 @pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
 def test_all_variants_warp_wide_images_to_the_same_bits(
     variant: str, width: int, is_packed: bool
@@ -125,12 +125,16 @@ def test_a_conversion_has_torchvisions_bits(variant: str, dtype: str) -> None:
             assert torch.equal(place, levels), (size, flips, is_packed)
 
 
-@pytest.mark.parametrize("numbers", [NUMBERS[:1], NUMBERS], ids=["to_dtype", "normalize"])
+@pytest.mark.parametrize(
+    "numbers",
+    [(), ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), ((0.4,) * 3, (1.0,) * 3), ((0.0,) * 3, (0.2,) * 3)],
+    ids=["to_dtype", "normalize", "mean alone", "std alone"],
+)
 @pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
 def test_a_place_may_begin_anywhere_in_a_cache_line(
     variant: str, numbers: Any, is_packed: bool
 ) -> None:
-    how = tables("float32", numbers)
+    how = tables("float32", NUMBERS[:1] + ((("normalize", numbers),) if numbers else ()))
     for width, start in itertools.product([9, 10, 11, 24, 37, 48, 63], range(18)):
         image, count = picture(3, width, seed=width), 9 * width
         block = torch.full((count + 36,), -7.0)
