@@ -73,6 +73,8 @@ def load_keys(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
     import_zmq()
     from zmq import auth
 
+    if not path.is_file():
+        raise ServerError(f"{path}: no such key file; 'gpupipe keys new NAME' makes a pair")
     try:
         key_pair = auth.load_certificate(path)
     except (OSError, ValueError) as e:

@@ -33,7 +33,7 @@ def test_files_that_are_no_usable_secret_key_are_refused(tmp_path: Path) -> None
         (public, "holds no secret key"),
         (secret, "can be read by other users: chmod 600"),
         (tmp_path / "text", "is no key"),
-        (tmp_path / "nowhere", "is no key"),
+        (tmp_path / "nowhere", "nowhere: no such key file"),
     ]:
         with pytest.raises(ServerError, match=why):
             peers.load_keys(file, True)
