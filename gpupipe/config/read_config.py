@@ -174,7 +174,8 @@ def _parse(override: Override) -> _KeyValue:
     """Parse an override. Raises ConfigError if it is not KEY=VALUE, or the value is malformed."""
     if not isinstance(override, str):
         key, value = override
-        return _KeyValue(key, to_plain_types(value, key), f"'{short(f'{key}={value!r}')}'")
+        location = f"'{short(hide_secrets(f'{key}={value!r}'))}'"
+        return _KeyValue(key, to_plain_types(value, key), location)
     key, equals, text = override.partition("=")
     location = hide_secrets(f"'{override}'")
     if not equals or not all(key.strip().split(".")):

@@ -1,6 +1,8 @@
 """URLs with passwords, tokens and IPv6 addresses: what is sent, and what is refused."""
 
 import base64
+import json
+import traceback
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+import gpupipe
 from gpupipe import config as configs
 from gpupipe.cache.file_system import open_file_system
 from gpupipe.cache.urls import move_credentials
@@ -140,3 +143,17 @@ def test_an_ipv6_address_may_be_in_a_chain_of_urls(tmp_path: Path) -> None:
         assert list(files.find(path)) == ["d/0.tar"]
     with pytest.raises(DataError, match=r"http://\[::1::2\]/a: cannot be opened"):
         open_file_system("http://[::1::2]/a", {})
+
+
+@pytest.mark.parametrize("url", ["http://me:geheim@127.0.0.1:1/a?sig=geheim", "s3://me:geheim@b"])
+def test_no_password_is_in_the_traceback_of_an_override(tmp_path: Path, url: str) -> None:
+    cache = {"dir": str(tmp_path / "cache"), "max_bytes": "1GB", "retries": 0}
+    data = {"source": "remote", "url": "s3://b", "shards": "*.tar", "cache": cache}
+    file = tmp_path / "train.yaml"
+    file.write_text(json.dumps({"data": data, "pipeline": ["decode"]}))
+    for overrides, changes in (((f"data.url={url}",), {}), ((), {"data": {"url": url}})):
+        with pytest.raises((ConfigError, DataError), match="data") as caught:
+            gpupipe.load(str(file), *overrides, **changes)
+        text = "".join(traceback.format_exception(caught.value))
+        assert "geheim" not in text
+        assert "***" in text
