@@ -17,6 +17,7 @@ from gpupipe.config.collate_call import CollateCall, collate
 from gpupipe.dataset.labels import is_zero_free
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
+from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.memory import to_device
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class BatchFormat:
         self._collate = None if call is None else call.find()
         self._ragged = list_ragged(self._pipeline) if self._pipeline.annotations else {}
         self._main = self._pipeline.main_outputs[0]
+        self._memory = BatchMemory(spare=2 * len(self._pipeline.outputs))
         self._first_label = 0 if is_zero_free(classes) else 1
         """What torchvision's format adds to labels: 0 stands for the background there."""
         self._conversions: dict[str, Callable[[Batch], Any]] = {
@@ -111,9 +113,7 @@ class BatchFormat:
         multiple = self._loader.pad_to if is_image else 1
         largest = shapes.max(0).values
         sides = -(-largest[1:] // multiple) * multiple if is_image else largest[1:]
-        padded = images[0].new_zeros(len(images), int(largest[0]), *sides.tolist())
-        for image, slot in zip(images, padded, strict=True):
-            slot[tuple(slice(side) for side in image.shape)] = image
+        padded = self._join_padded(images, (int(largest[0]), *sides.tolist()))
         batch[name] = padded
         if is_image:
             sizes, (high, wide) = shapes[:, 1:], padded.shape[-2:]
@@ -121,6 +121,17 @@ class BatchFormat:
             mask = rows & (torch.arange(wide) < sizes[:, 1:, None])
             batch[f"{name}_mask"] = to_device(mask, padded.device)
             batch[f"{name}_sizes"] = to_device(sizes.contiguous(), padded.device)
+
+    def _join_padded(self, images: "Sequence[Tensor]", shape: tuple[int, ...]) -> "Tensor":
+        """Return images in one tensor (B, *shape), with zeros beyond the end of each."""
+        first, shape = images[0], (len(images), *shape)
+        is_on_cpu = first.device.type == "cpu"
+        padded = self._memory.allocate(shape, first.dtype) if is_on_cpu else first.new_empty(shape)
+        for image, slot in zip(images, padded, strict=True):
+            for axis, side in enumerate(image.shape):
+                slot.narrow(axis, side, slot.shape[axis] - side).zero_()
+            slot[tuple(slice(side) for side in image.shape)] = image
+        return padded
 
     def _join(self, batch: Batch) -> None:
         """Replace the two tensors of each field of annotations by its rows."""

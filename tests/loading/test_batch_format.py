@@ -220,6 +220,25 @@ def test_transformers_get_pixel_values_labels_and_a_mask_of_pixels(
     )
 
 
+def test_padded_images_have_zeros_beyond_their_ends_also_in_memory_used_again(root: Path) -> None:
+    files: list[Any] = [(str(path), 0) for path in sorted(root.glob("*/*.jpg"))]
+    steps = ["decode", {"random_resize": {"min_size": 20, "max_size": 25}}, {"random_invert": {}}]
+    options: dict[str, Any] = {"device": "cpu", "batch_size": 3, "shapes": "padded"}
+    places, held, kept = set(), [], []
+    with gpupipe.load(files, pipeline=steps, **options) as loader:
+        for n, batch in enumerate(batch for _ in range(4) for batch in loader):
+            image, sizes = batch["image"], batch["image_sizes"].tolist()
+            for padded, (height, width) in zip(image, sizes, strict=True):
+                assert not padded[:, height:].any() and not padded[:, :, width:].any()
+                assert padded[:, :height, :width].any()
+            places.add(image.data_ptr())
+            if n < 2:
+                held.append(image)
+                kept.append(image.clone())
+        assert len(places) < n
+    assert all(map(torch.equal, held, kept))
+
+
 def test_the_iterators_of_dali_give_a_list_of_one_dict(root: Path) -> None:
     files: list[Any] = [(str(path), n % 2) for n, path in enumerate(sorted(root.glob("*/*.jpg")))]
     with gpupipe.load(
