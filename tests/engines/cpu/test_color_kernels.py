@@ -83,6 +83,15 @@ def test_channels_change_in_memory_of_the_kernels(variant: str) -> None:
             assert np.array_equal(change(image, changes), reference(image, changes)), changes
 
 
+@pytest.mark.parametrize("scale", [np.uint8(1), np.float32(1 / 255)], ids=["uint8", "float32"])
+def test_a_channel_of_one_value_keeps_it(variant: str, scale: Any) -> None:
+    image = shades((24, 30)) * scale
+    image[..., 1] = image[3, 4, 1]
+    for changes in ([("autocontrast",)], [("autocontrast",), ("adjust_brightness", 0.5)]):
+        expected = reference(image, changes)
+        np.testing.assert_allclose(change(image, changes), expected, atol=1e-6 * scale)
+
+
 def test_every_function_of_the_table_is_compared() -> None:
     tables = {name for name, row in COLOR_OPS.items() if row.formula}
     assert set(COLOR_OPS) - set(CASES) == tables | {"jpeg"}  # which the extension does elsewhere
@@ -131,6 +140,8 @@ def test_floats_outside_of_0_to_1_are_changed_as_torchvision_does(variant: str) 
     for case in [*cases, ("adjust_gamma", 2.0), ("adjust_gamma", 0.5), ("autocontrast",)]:
         made, expected = change(image, [case]), reference(image, [case])
         assert np.allclose(made, expected, atol=1e-6, equal_nan=True), case
+    tall, sharpen = np.nan_to_num(np.repeat(image, 5, 0)), [("adjust_sharpness", 2.0)]
+    assert np.allclose(change(tall, sharpen), reference(tall, sharpen), atol=1e-6)
 
 
 def test_every_order_of_changes_has_torchvisions_pixels(variant: str) -> None:

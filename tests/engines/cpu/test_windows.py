@@ -69,6 +69,29 @@ def test_a_crop_without_fill_is_not_joined() -> None:
     assert len(merge_ops(tracer.ops)) == 2
 
 
+@pytest.mark.skipif(find_extension("_jpeg") is None, reason="the extension is not built, or is off")
+@pytest.mark.parametrize(
+    ("anchor", "window"),
+    [
+        ([-5, 50], [0, 50, 15, 10]),
+        ([30, -3], [30, 0, 10, 17]),
+        ([5, 60], [0, 0, 40, 60]),
+        ([40, 5], [0, 0, 40, 60]),
+        ([-20, -20], [0, 0, 40, 60]),
+    ],
+    ids=str,
+)
+def test_the_part_of_a_window_in_the_image_is_decoded(anchor: Any, window: list[int]) -> None:
+    """The whole image, where a window shows nothing of it."""
+    tracer = Tracer(SIZE, find_rules(), SPEC)
+    tracer.decode("rgb", False)
+    tracer.crop(anchor, [20, 20], FILL)
+    decode = limit_windows(tracer.ops, tracer._decoded_size)[0]
+    assert isinstance(decode, DecodeOp)
+    assert decode.windows is not None
+    assert decode.windows.tolist() == [window]
+
+
 def test_two_flips_are_one(image: Any) -> None:
     """A kernel that flips writes them straight into the batch."""
     tracer = Tracer(np.repeat(SIZE, 4, 0), find_rules(), SPEC)

@@ -1,0 +1,51 @@
+"""Arrays of parameters that do not fit together are refused, and never read past their ends."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+kernels = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
+NUMBERS = (1, 2, 3, 4, 5, 6, 7, True)
+
+
+def rows(count: int, *columns: int) -> Any:
+    return np.ones((count, *columns))
+
+
+def ints(count: int, *columns: int) -> Any:
+    return np.ones((count, *columns), np.int64)
+
+
+def draw(areas: int, aspects: int) -> None:
+    kernels.window_factors(rows(areas, 4), rows(aspects, 4), 4, False, rows(areas, 4, 2))
+
+
+def choose(factors: int, positions: int, sizes: int, runs: int) -> None:
+    arrays = rows(positions, 2), rows(sizes, 2), np.ones(runs, np.int32)
+    kernels.choose_windows(rows(factors, 4, 2), 4, *arrays, rows(factors, 4))
+
+
+def move(ops: int, *counts: int) -> None:
+    numbers = [rows(count) for count in counts[:3]]
+    outputs = rows(ops, 2, 2), rows(ops, 2), rows(ops, 2)
+    kernels.policy_moves(NUMBERS, np.ones(ops, np.int32), *numbers, rows(counts[3], 2), outputs)
+
+
+def warp(linear: int, sources: int, outputs: int) -> None:
+    arrays = rows(linear, 2, 2), rows(sources, 2), rows(outputs, 2)
+    kernels.warp_matrices(*arrays, rows(linear, 2, 3))
+
+
+def limit(windows: int, sizes: int) -> None:
+    kernels.limit_windows(ints(windows, 4), rows(sizes, 2), ints(windows, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "count"), [(draw, 2), (choose, 4), (move, 5), (warp, 3), (limit, 2)]
+)
+def test_arrays_of_other_rows_are_refused(call: Any, count: int) -> None:
+    call(*[3] * count)
+    for n in range(1, count):
+        with pytest.raises(ValueError, match=r"differ in rows|do not fit together"):
+            call(*[2 if n == k else 3 for k in range(count)])
