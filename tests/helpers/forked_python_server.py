@@ -229,3 +229,4 @@ if __name__ == "__main__":
     sys.path[:] = [place for place in sys.path if place not in filter(None, given)]
     if program := _serve(listener):
         _run_and_exit(program)
+    os._exit(0)  # see _run_and_exit
