@@ -190,14 +190,17 @@ def test_a_run_frees_the_files_of_the_rows_that_it_did(tmp_path: Path) -> None:
 
 def test_rows_without_content_and_wrong_counts_are_refused() -> None:
     stage = Stage(kernels.crop_stage(np.array([[0, 0, 2, 3]] * 2)))
-    image = np.zeros((4, 5, 3), np.uint8)
-    for contents, positions, reason in (
-        ([image], None, "one content for each row"),
-        ([image, None], None, "neither a content nor a file"),
-        ([image, image], np.zeros(3, np.int64), "one position for each row"),
+    image, names = np.zeros((4, 5, 3), np.uint8), np.frombuffer(b"name", np.uint8)
+    files = kernels.open_files(b"/", names, np.array([0, 4]), np.array([0, 0]))
+    for contents, own, positions, reason in (
+        ([image], None, None, "one content for each row"),
+        ([image, None], None, None, "neither a content nor a file"),
+        ([image, image], None, np.zeros(3, np.int64), "one position for each row"),
+        ([None, None], files, np.array([0, 2]), "neither a content nor a file"),
+        ([None, None], files, np.array([-1, 0]), "neither a content nor a file"),
     ):
         with pytest.raises(ValueError, match=reason):
-            create_run(stage, contents, None, positions)
+            create_run(stage, contents, own, positions)
     with pytest.raises(TypeError, match="open_files"):
         kernels.create_run(stage, [image, None], image, None)
     with pytest.raises(IndexError, match="no rows 1 to 3"):
