@@ -30,21 +30,21 @@ class Other:
 
     def hear(
         self,
-        kind: type[
+        *kinds: type[
             messages.OpenSession
             | messages.StartIteration
             | messages.Acknowledge
             | messages.CloseSession
         ],
     ) -> Any:
-        """The next message of a kind; others, such as signs of life, are passed over, but for a
-        second Hello of one that waits long: it is answered.
+        """The next message of these kinds; others, such as signs of life, are passed over, but for
+        a second Hello of one that waits long: it is answered.
         """
         while True:
-            assert self._socket.poll(20_000), f"no {kind.__name__} came"
+            assert self._socket.poll(20_000), f"none of {kinds} came"
             self._route, frame = self._socket.recv_multipart()
             message = codec.decode_from_client([frame])
-            if isinstance(message, kind):
+            if isinstance(message, kinds):
                 return message
             if isinstance(message, messages.OpenSession):
                 self.say(self.welcome(message.held))

@@ -246,7 +246,8 @@ class Connection:
             message = codec.decode_from_server([frame.buffer for frame in frames])
             match message:
                 case messages.UnknownSession():
-                    self._open_session(HEARTBEAT_SECONDS / 4)
+                    if not self._closing:  # a late answer to a heartbeat: nobody would end it
+                        self._open_session(HEARTBEAT_SECONDS / 4)
                 case messages.BatchHeader() | messages.BatchPart():
                     if (whole := self._join(message, frames)) is not None:
                         context = f"what is left to the client failed on a batch of {address}"

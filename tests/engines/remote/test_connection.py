@@ -75,6 +75,26 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
         connection.close()
 
 
+def test_a_session_that_is_closed_is_not_opened_again() -> None:
+    """By a late answer to a heartbeat from before the session was known."""
+
+    def play(other: Other) -> None:
+        other.open()
+        time.sleep(0.3)  # a client says Hello no oftener than this
+        other.batch(0)
+        other.hear(messages.CloseSession)
+        other.say(messages.UnknownSession())
+        heard.append(other.hear(messages.CloseSession, messages.OpenSession))
+        other.say(messages.SessionClosed())
+
+    heard: list[Any] = []
+    with other_side(play) as address:
+        connection = begin(address)
+        assert connection.next() is not None
+        connection.close()
+    assert [type(message) for message in heard] == [messages.CloseSession]
+
+
 def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
     """In the place of the batch that failed. The thread lives on, and serves the next iteration."""
 
