@@ -139,8 +139,9 @@ def writing(path: Path) -> Iterator[None]:
 
     A file that is new, and was not written whole, is removed.
     """
-    is_new = not path.exists()
+    is_new = False
     try:
+        is_new = not path.exists()
         yield
     except OSError as e:
         if is_new:

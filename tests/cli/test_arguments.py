@@ -1,5 +1,6 @@
 """Results that cannot be written: told before anything is measured, and printed in any case."""
 
+import errno
 import json
 import os
 import subprocess
@@ -12,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from gpupipe.cli.app import main
-from gpupipe.cli.arguments import options
+from gpupipe.cli.arguments import options, writing
+from gpupipe.errors import GpupipeError
 from helpers import disks, forked_python
 from helpers.forked_python import executable
 
@@ -140,6 +142,17 @@ def test_results_are_printed_though_writing_fails(
         assert json.loads((tmp_path / "out" / "results.json").read_text())["sides"], (
             "the other file is written all the same"
         )
+
+
+def test_a_file_that_is_not_written_whole_is_removed_if_it_is_new(tmp_path: Path) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    old.write_text("old")
+    for path, name in ((new, "new"), (old, "old"), (tmp_path / ("x" * 300), "name too long")):
+        said = f"cannot be written.*{name}|{name} cannot"
+        with pytest.raises(GpupipeError, match=said), writing(path):
+            path.write_text("half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert sorted(tmp_path.iterdir()) == [old]
 
 
 def test_results_go_to_a_pipe(config: Path, tmp_path: Path) -> None:
