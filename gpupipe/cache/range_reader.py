@@ -162,9 +162,6 @@ def create_range_reader(url: str, options: Mapping[str, Any], timeout: float) ->
         return None
     client = {"timeout": f"{timeout:g}s", "connect_timeout": f"{timeout:g}s", "allow_http": True}
     common: Any = {"client_options": client, "retry_config": {"max_retries": 0}}
-    is_web = url.startswith(("http://", "https://"))
-    if is_web and not options and not set("?@") & set(url):  # obstore drops a name and password
-        return RangeReader(stores.HTTPStore.from_url(url, **common), timeout)
     kind: Any
     config: Any
     match url.partition("://")[0]:
@@ -176,13 +173,16 @@ def create_range_reader(url: str, options: Mapping[str, Any], timeout: float) ->
             url = f"gs://{url.partition('://')[2]}"
         case "az" | "abfs" if "@" not in url:
             kind, config = stores.AzureStore, _translate_azure(options)
+        case "http" | "https" if not options and not set("?@") & set(url):
+            kind, config = stores.HTTPStore, {}  # drops names and passwords
         case _:
             return None
     if config is None:
         return None
     try:
-        return RangeReader(kind.from_url(url, config=config, **common), timeout)
-    except exceptions.BaseError:  # of credentials that cannot be used: fsspec tells of them
+        settings = {"config": config} if config else {}
+        return RangeReader(kind.from_url(url, **settings, **common), timeout)
+    except (exceptions.BaseError, ValueError):  # fsspec tells of wrong credentials and hosts
         return None
 
 
@@ -207,6 +207,7 @@ def _find_region(url: str, config: Mapping[str, Any]) -> dict[str, Any]:
     variables = os.environ
     if "region" in config or variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION"):
         return {}
+    from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
@@ -218,7 +219,7 @@ def _find_region(url: str, config: Mapping[str, Any]) -> dict[str, Any]:
             region = answer.headers["x-amz-bucket-region"]
     except HTTPError as e:
         region = e.headers["x-amz-bucket-region"]
-    except (OSError, ValueError):  # fsspec tells of it
+    except (OSError, ValueError, HTTPException):  # fsspec tells of it
         return {}
     return {"region": region} if region else {}
 

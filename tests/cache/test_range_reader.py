@@ -151,6 +151,17 @@ def test_the_region_of_a_bucket_is_asked_for(
         server.shutdown()
 
 
+def test_a_region_is_left_to_fsspec_where_a_request_for_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    options = KEYS | {"endpoint_url": "http://127.0.0.1:1"}
+    assert create_range_reader("s3://bucket/folder", options, 5.0) is not None
+    for url in ("s3://a bucket/folder", "s3://bücket", "http://host:99999/a", "http://[::1/a"):
+        create_range_reader(url, options if url.startswith("s3") else {}, 5.0)
+
+
 def test_obstore_uses_the_proxy_of_the_environment(
     tars: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
