@@ -21,7 +21,7 @@ _S3_OPTIONS = {"max_concurrency": 1}
 """Makes s3fs fetch an object in one request. By default, it asks for the size first, then fetches
 parts at the same time. A download worker already fetches many objects at the same time.
 """
-_ADDRESS = re.compile(r"\[([0-9a-fA-F:.]+)\]")
+_ADDRESS = re.compile(r"(://(?:[^/@]*@)?)\[([0-9a-fA-F:.]+)\]")
 _HUB_URL = "hf://"
 _HUB_KEYWORDS: dict[str, dict[str, Any]] = {
     "find": {"refresh": True},
@@ -45,7 +45,7 @@ def open_file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     preset = _OPTIONS | (_S3_OPTIONS if url.startswith(S3_URLS) else {}) | _find_proxy(url)
     try:
         # fsspec splits a chain of URLs at '::'.
-        url = _ADDRESS.sub(lambda match: f"[{IPv6Address(match[1]).exploded}]", url)
+        url = _ADDRESS.sub(lambda host: f"{host[1]}[{IPv6Address(host[2]).exploded}]", url)
         file_system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(url, **(preset | options))
     except (ImportError, ValueError, TypeError) as e:
         fault = hide_secrets(f"{url}: cannot be opened: {e}")

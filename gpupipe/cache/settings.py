@@ -205,7 +205,7 @@ class DataSet(_Frozen):
     @property
     def manifest_name(self) -> str | None:
         """The manifest without a password or a query, for messages."""
-        if self.manifest is None or "://" not in self.manifest:
+        if self.manifest is None or self.manifest.partition("://")[0] in (self.manifest, "file"):
             return self.manifest
         return hide_secrets(self.manifest.partition("?")[0])
 

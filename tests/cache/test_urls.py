@@ -157,3 +157,15 @@ def test_no_password_is_in_the_traceback_of_an_override(tmp_path: Path, url: str
         text = "".join(traceback.format_exception(caught.value))
         assert "geheim" not in text
         assert "***" in text
+
+
+@pytest.mark.parametrize("name", ["run[1]", "[abc]", "a:@[1]"])
+def test_brackets_in_a_folder_are_no_address(tmp_path: Path, make: Any, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "0.png").write_bytes(b"x")
+    (tmp_path / "list?.csv").write_text("path,label\n0.png,a\n")
+    url = f"file://{tmp_path}/{name}"
+    files, path = open_file_system(url, {})
+    assert list(files.find(path)) == [str(tmp_path / name / "0.png")]
+    made = make({"url": url, "manifest": f"file://{tmp_path}/list?.csv"})
+    assert made.dataset.manifest_name == f"file://{tmp_path}/list?.csv"
