@@ -32,9 +32,10 @@ from pathlib import PurePath
 from typing import Any
 
 _LOCATION = re.compile(r"(.+):(\d+):(\d+)")
-_PASSWORD = re.compile(r"""(://[^\s/:@?\['"]*):(?:[^\s/'"]*@|(?!\d+(?:/|$))[^\s'"]*@)""")
-_USER = re.compile(r"""(\bhttps?://)[^\s/:@?'"]+@""")
-_QUERY = re.compile(r"""(://[^\s?'"]*\?)[^\s?'"]*=[^\s'"]*?(?=[:;,.)]*(?:[\s'"]|$))""")
+_WORD = re.compile(r"""[^\s'"]+""")
+_URL = re.compile(r"(?<!\bfile)://")
+_PASSWORD = re.compile(r"(://[^/:@?\[]*):(?:[^/]*@|(?!\d+/).*@)")
+_USER = re.compile(r"(\bhttps?://)[^/:@?]+@")
 _MAX_CHARS = 60
 _MIN_RATIO = 0.7
 _MIN_BEGIN = 4
@@ -303,10 +304,25 @@ def name_error(error: BaseException) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text with *** in place of the password and the query of each URL in it."""
-    if "://" not in text:
-        return text
-    return _QUERY.sub(r"\1***", _USER.sub(r"\1***@", _PASSWORD.sub(r"\1:***@", text)))
+    """Return a text with *** in place of the password and the query of each URL in it.
+
+    A file:// URL has neither. The time is proportional to the length, also for hostile texts.
+    """
+    return _WORD.sub(_hide_in_word, text) if "://" in text else text
+
+
+def _hide_in_word(match: re.Match[str]) -> str:
+    word = match[0]
+    url = _URL.search(word)
+    if url is None:
+        return word
+    # A search for @ from each :// would take quadratic time if no @ followed.
+    head, at, tail = word.rpartition("@")
+    word = _USER.sub(r"\1***@", _PASSWORD.sub(r"\1:***@", head + at)) + tail
+    mark = word.find("?", url.start())
+    if mark < 0 or "=" not in word[mark:]:
+        return word
+    return f"{word[: mark + 1]}***{word[len(word.rstrip(':;,.)')) :]}"
 
 
 def short(text: str, longest: int = _MAX_CHARS) -> str:

@@ -135,9 +135,22 @@ def test_an_exception_is_described_by_its_reason() -> None:
             (text, text)
             for text in ("http://h:80/a@b.tar", "http://[::1]:80/a@b", "http://h/a?.tar")
         ],
+        ("http://h/a??b?c=geheim", "http://h/a?***"),
+        *[
+            (text, text)
+            for text in ("file://C:/a@b/c", "(file:///a?b=c.jpg)", "s3://b/a=b?c", r"C:\a@b?c=d")
+        ],
         *[(text, text) for text in ("abfs://box@me.net/a", "hf://datasets/me/x@main", "a:b@c?d=e")],
     ],
 )
 def test_passwords_and_queries_of_urls_are_hidden(text: str, hidden: str) -> None:
     assert hide_secrets(text) == hidden
     assert str(ConfigError.at("", text)) == hidden
+
+
+@pytest.mark.parametrize(
+    "unit", ["http://a:", "://", "http://a:1", "http://u@h/a:", "://a?b", "s3://a:1/@", "?=:", "a"]
+)
+def test_the_time_to_hide_secrets_is_linear(unit: str) -> None:
+    text = "http://me:geheim@host/?" + unit * (1_000_000 // len(unit))  # quadratic: 5 minutes
+    assert "geheim" not in hide_secrets(text)

@@ -39,7 +39,7 @@ def refuse_credentials(url: str) -> None:
     """Raise ValueError if a URL has a password, or a query."""
     start, mark, _ = url.partition("?")
     is_wrong = hide_secrets(url) != url or (mark and url.startswith(("http://", "https://")))
-    if url.startswith("file://") or not is_wrong:
+    if not is_wrong:
         return
     rule = "only URLs of web servers may have a password, or a query of ?NAME=VALUE: "
     if any(f"{name}=" in url.lower() for name in _OF_ONE_OBJECT):

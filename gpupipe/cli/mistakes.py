@@ -48,8 +48,9 @@ def _quote(where: str, width: int) -> Iterator[str]:
     if not 0 < number <= len(lines):
         return
     line = lines[number - 1].replace("\t", " ")
-    start, rest = hide_secrets(line[: column - 1]), hide_secrets(line[column - 1 :])
-    shown, before = _cut(start + rest, len(start), width)
+    marked = hide_secrets(f"{line[: column - 1]}\0{line[column - 1 :]}")
+    index = marked.find("\0" if "\0" in marked else "***")
+    shown, before = _cut(marked.replace("\0", ""), index, width)
     if shown.strip():
         yield shown.rstrip()
         yield " " * before + click.style("^", fg="red", bold=True)

@@ -101,3 +101,13 @@ def test_no_password_is_in_a_quoted_line(
     assert "geheim" not in "".join(lines)
     quoted = "    data: {source: folder, root: 'ftp://me:***@host/a?***', rot: x}"
     assert f"{quoted}\n{' ' * quoted.index('rot:')}^" in "\n".join(lines)
+
+
+def test_no_password_is_quoted_where_the_caret_points_into_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text('data: {url: "http://me:ge\\qheim@host/a"}\n')
+    *_, quoted, caret = printed(capsys, path)
+    assert quoted.endswith('data: {url: "http://me:***@host/a"}')
+    assert caret.index("^") == quoted.index("***")
