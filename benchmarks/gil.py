@@ -42,7 +42,19 @@ import measuring
 import photos
 
 _ENGINES = ("cpu", "dali")
-_RECIPES = ("torchvision_resnet50_v2", "timm_a2", "simclr", "dino_v2", "byol", "autoaugment")
+_RECIPES = (
+    "torchvision_resnet50_v2",
+    "timm_a1",
+    "timm_a2",
+    "timm_a3",
+    "simclr",
+    "dino_v2",
+    "byol",
+    "autoaugment",
+    "randaugment",
+    "progressive_resizing",
+    "cifar10",
+)
 _GOALS = dict.fromkeys((*baselines.WORKLOADS, "torchvision_resnet50_v2"), 12.0)
 _RECIPE_GOAL = 25.0
 _BATCH_SIZE = 128
