@@ -8,6 +8,7 @@ python benchmarks/performance_tables.py
 import io
 import json
 import math
+import textwrap
 from statistics import median
 from typing import Any
 
@@ -28,7 +29,9 @@ COMPARING = harness.REPOSITORY / "docs" / "comparing.md"
 TABLES = {
     "rates in brief": README,
     "rates": PAGE,
+    "steps in brief": PAGE,
     "steps": PAGE,
+    "steps without extensions in brief": PAGE,
     "steps without extensions": PAGE,
     "steps of arrays": ARRAYS,
     "lock": PAGE,
@@ -37,6 +40,7 @@ TABLES = {
 """The page of each table."""
 _LIBRARIES = ("albumentationsx", "albumentations", "torchvision")
 _CORES = ("8", "32", "96")
+_LIMITS = {"the time": 1.0, "twice the time": 2.0}
 
 
 _WORKLOADS = {"lfw-affine": "250x250", "imagenet_train": "500x375", "imagenet_eval": "500x375"}
@@ -75,13 +79,15 @@ def write_tables() -> dict[str, str]:
         name: json.loads((results / f"core.{name}.engines.json").read_text())["workloads"][name]
         for name in _WORKLOADS
     }
+    steps = json.loads((results / "steps.json").read_text())
+    without = json.loads((results / "steps.opencv.json").read_text())
     return {
         "rates in brief": write_rates(rates, in_brief=True),
         "rates": write_rates(rates),
-        "steps": write_steps(json.loads((results / "steps.json").read_text())),
-        "steps without extensions": write_steps(
-            json.loads((results / "steps.opencv.json").read_text())
-        ),
+        "steps in brief": write_steps_in_brief(steps, "the time"),
+        "steps": write_steps(steps),
+        "steps without extensions in brief": write_steps_in_brief(without, "twice the time"),
+        "steps without extensions": write_steps(without),
         "steps of arrays": write_sources(json.loads((results / "steps.sources.json").read_text())),
         "lock": write_lock(json.loads((results / "gil.json").read_text())),
         "comparison": write_comparison(json.loads((results / "compare.json").read_text())),
@@ -124,6 +130,31 @@ def write_steps(result: dict[str, Any]) -> str:
         rows.append([name, *shown, f"{step['ratio']['median']:z.2f}"])
     head = ["step", "gpupipe", "AlbumentationsX", "Albumentations", "torchvision", "ratio"]
     return _format_table(head, rows)
+
+
+def write_steps_in_brief(result: dict[str, Any], limit: str) -> str:
+    """Return how many cases take at most `limit` of the fastest library, and name the others."""
+    cases = result["steps"]
+    above = {n: c for n, c in cases.items() if c["ratio"]["median"] > _LIMITS[limit]}
+    failed = {n: c for n, c in cases.items() if not c["goal"]["holds"]}
+    excused = {n: c for n, c in above.items() if n not in failed}
+    text = (
+        f"{len(cases) - len(above)} of the {len(cases)} cases take at most {limit} of the fastest "
+        "library."
+    )
+    if excused:
+        text += f" Slower, but at most 60 µs: {_list_cases(excused)}."
+    if failed:
+        text += f" Above the goal: {_list_cases(failed)}."
+    return textwrap.fill(text, 100, break_on_hyphens=False) + "\n"
+
+
+def _list_cases(cases: dict[str, Any]) -> str:
+    shown = []
+    for name, case in cases.items():
+        own = next(iter(case["microseconds"].values()))
+        shown.append(f"{name} ({own:,.0f} µs, {case['ratio']['median']:.2f} times)")
+    return "; ".join(shown)
 
 
 def write_sources(result: dict[str, Any]) -> str:

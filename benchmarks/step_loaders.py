@@ -12,6 +12,7 @@ number of channels, such as `uint8-HWC-3`, from one .npy file.
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ import numpy as np
 import photos
 import step_workers
 from PIL import Image
-from step_cases import CASES, SIDE
+from step_case import SIDE, Case
+from step_cases import CASES
 
 import gpupipe.loader
 from gpupipe.errors import ConfigError
 
 COUNT = 64
+_PHOTOGRAPH = (SIDE, SIDE)
 _BATCH_SIZE = 16
 _QUALITY = 95
 _FLOATS_ONLY = {"normalize"}
@@ -50,21 +53,21 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def find_images(folder: Path, side: int) -> Path:
-    """Return the folder of the photographs, JPEGs of `side` x `side` pixels."""
-    return photos.crops(folder, COUNT, (side, side), _QUALITY)
+def find_images(folder: Path, size: tuple[int, int]) -> Path:
+    """Return the folder of the photographs, JPEGs of `size` [height, width] in pixels."""
+    return photos.crops(folder, COUNT, size[::-1], _QUALITY)
 
 
 def write_pixels(folder: Path) -> Path:
     """Return the .npy file with the photographs, uint8 (N, H, W, 3), for the other libraries."""
-    return _write_array(folder, "uint8-HWC-3", SIDE)
+    return _write_array(folder, "uint8-HWC-3", _PHOTOGRAPH)
 
 
-def _write_array(folder: Path, source: str, side: int) -> Path:
-    path = folder / f"steps-{side}-{source}.npy"
+def _write_array(folder: Path, source: str, size: tuple[int, int]) -> Path:
+    path = folder / f"steps-{'x'.join(map(str, dict.fromkeys(size)))}-{source}.npy"
     if not path.exists():
         dtype, layout, channels = source.split("-")
-        files = sorted(find_images(folder, side).glob("*/*.jpg"))
+        files = sorted(find_images(folder, size).glob("*/*.jpg"))
         images = np.stack([np.array(Image.open(file).convert("RGBA")) for file in files])
         images[..., 3] = images[..., 1]
         pixels = images[..., : int(channels)]
@@ -84,9 +87,10 @@ def measure(folder: Path, source: str, step: str, seconds: float) -> dict[str, f
     case = CASES[step]
     is_converted = step in _FLOATS_ONLY and not source.startswith("float")
     needed = [{"to_dtype": {"dtype": "float32", "scale": True}}] if is_converted else []
+    steps = [*needed, case.step, *case.then]
     with (
-        closing(_load(folder, source, SIDE, [*needed, case.step])) as with_step,
-        closing(_load(folder, source, case.side, [])) as without,
+        closing(_load(folder, source, _PHOTOGRAPH, case, steps)) as with_step,
+        closing(_load(folder, source, case.size, case)) as without,
     ):
         took = _alternate({"with": with_step, "without": without}, seconds)
     return {**took, "microseconds": took["with"] - took["without"]}
@@ -125,19 +129,28 @@ def _pass(loader: Any) -> float:
     return time.process_time() - started
 
 
-def _load(folder: Path, source: str, side: int, steps: list[Any]) -> Any:
-    """Return a loader on one thread that reads images of `side` x `side` pixels."""
+def _load(
+    folder: Path, source: str, size: tuple[int, int], case: Case, steps: Sequence[Any] = ()
+) -> Any:
+    """Return a loader on one thread that reads images of `size` [height, width] in pixels.
+
+    Without steps, its images have the channels of the case's result.
+    """
     # A crop that draws ends the prefix that the decoded cache keeps, so each step runs every time.
-    whole = {"random_crop": {"size": side}}
+    prefix: list[Any] = [{"random_crop": {"size": list(size)}}]
     if source == "images":
-        root = str(find_images(folder, side))
+        root = str(find_images(folder, size))
         cache = {"where": "memory", "max_bytes": "1GB"}
         data: dict[str, Any] = {"source": "folder", "root": root, "cache_decoded": cache}
-        pipeline = ["decode", whole, *steps]
+        channels = case.channels[0 if steps else 1]
+        prefix.insert(0, {"decode": {"mode": "gray" if channels == 1 else "rgb"}})
     else:
-        path, layout = _write_array(folder, source, side), source.split("-")[1]
+        path, layout = _write_array(folder, source, size), source.split("-")[1]
         data = {"source": "numpy", "files": str(path), "rows": True, "layout": layout}
-        pipeline = [whole, *steps]
+    pipeline: Any = [*prefix, *steps]
+    if case.views > 1:
+        view = {"count": case.views, "steps": list(steps)}
+        pipeline = {"steps": prefix, "views": {"view": view}}
     config = {"data": data, "pipeline": pipeline}
     options = {"engine": "cpu", "device": "cpu", "threads": 1, "batch_size": _BATCH_SIZE}
     return gpupipe.load(config, **options)

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from step_cases import CASES, RENAMED, Call
+from step_case import Call
+from step_cases import CASES, RENAMED
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # else 2.0.8 asks a server for its newest version
 Images = list[NDArray[np.uint8]]
@@ -43,8 +44,11 @@ def main() -> None:
         if not task:
             print(json.dumps(list_versions()), flush=True)
             continue
-        candidates = create(CASES[task["step"]].calls(contestant), contestant)
-        prepared = _to_tensors(images) if contestant == "torchvision" else images
+        case = CASES[task["step"]]
+        candidates = create(case.calls(contestant), contestant)
+        prepared = [np.ascontiguousarray(image[..., : case.channels[0]]) for image in images]
+        if contestant == "torchvision":
+            prepared = _to_tensors(prepared)
         took = [_measure(run, prepared, task["seconds"]) for run in candidates]
         print(json.dumps({"microseconds": min(took)} if took else {}), flush=True)
 
@@ -65,16 +69,21 @@ def _albumentations(
 
     cv2.setNumThreads(0)
     names = RENAMED if library == "albumentationsx" else {}
-    runs = []
-    for ((name, arguments),) in candidates:
+
+    def create(name: str, arguments: dict[str, Any]) -> Any:
         own = {names.get(key, key): value for key, value in arguments.items()}
-        runs.append(_call_albumentations(getattr(albumentations, name)(**own, p=1)))
-    return runs
+        return getattr(albumentations, name)(**own, p=1)
+
+    return [_chain_albumentations([create(*call) for call in calls]) for calls in candidates]
 
 
-def _call_albumentations(transform: Any) -> Callable[[Any], Any]:
-    # A view, as of a crop, is no finished result.
-    return lambda image: np.ascontiguousarray(transform(image=image)["image"])
+def _chain_albumentations(transforms: Sequence[Any]) -> Callable[[Any], Any]:
+    def run(image: Any) -> Any:
+        for transform in transforms:
+            image = transform(image=image)["image"]
+        return np.ascontiguousarray(image)  # a view, as of a crop, is no finished result
+
+    return run
 
 
 def _torchvision(candidates: Sequence[Sequence[Call]], library: str) -> list[Callable[[Any], Any]]:
@@ -94,8 +103,15 @@ def _torchvision(candidates: Sequence[Sequence[Call]], library: str) -> list[Cal
     runs = []
     for calls in candidates:
         transform = v2.Compose([create(*call) for call in calls])
-        runs.append(lambda image, transform=transform: transform(image).contiguous())
+        runs.append(lambda image, transform=transform: _finish(transform(image)))
     return runs
+
+
+def _finish(result: Any) -> Any:
+    """Return an image that is contiguous, or a list of those."""
+    if isinstance(result, tuple):
+        return [image.contiguous() for image in result]
+    return result.contiguous()
 
 
 def _to_tensors(images: Images) -> list[Any]:

@@ -18,7 +18,9 @@ photographs of 512x512 in uint8.
 
 - gpupipe: the marginal cost of the step in a loader with `threads: 1`: CPU time of a loader with
   the step, less that of a loader without it. The latter delivers images of the size of the step's
-  result, so delivery costs the same. Images come decoded from the decoded cache.
+  result, so delivery costs the same. Images come decoded from the decoded cache. A step that makes
+  several images is in a view of as many fields, and so is its baseline. A step that may make images
+  of different sizes is followed by a crop to the size that all of them have.
 - the others: a call of the transform on an image in memory, whose result is made contiguous, as
   github.com/albumentations-team/benchmark measures it. Where a library has several transforms for
   a step, the fastest counts. Images are NumPy arrays (H, W, C) for Albumentations, which uses
@@ -27,7 +29,8 @@ photographs of 512x512 in uint8.
 With --sources, the figures are the CPU time of whole loaders, and ratios are to the first source.
 
 A contestant without an environment is left out. A ratio is taken round by round, to the best of the
-others in that round. Less than 60 microseconds is always enough: so much takes a copy.
+others in that round. step_cases.LEFT_OUT says which steps have no case, and why. Less than 60
+microseconds is always enough: so much takes a copy.
 """
 
 import argparse
@@ -179,13 +182,15 @@ def summarize(name: str, rounds: dict[str, list[float]]) -> dict[str, Any]:
     """Return the medians of a step's rounds, and gpupipe's ratio to the best of the others."""
     medians = {contestant: median(took) for contestant, took in rounds.items()}
     own, others = next(iter(medians)), [c for c in medians if not c.startswith(OWN)]
-    result: dict[str, Any] = {"step": CASES[name].step, "microseconds": medians, "rounds": rounds}
+    case = CASES[name]
+    steps = {"step": case.step} | ({"then": case.then} if case.then else {})
+    result: dict[str, Any] = {**steps, "microseconds": medians, "rounds": rounds}
     if not others:
         return result | {"ratios": {c: _find_ratio(rounds[c], rounds[own]) for c in rounds}}
     best = min(others, key=lambda contestant: medians[contestant])
     pairs = zip(rounds[own], *(rounds[other] for other in others), strict=True)
     ratios = [mine / min(theirs) for mine, *theirs in pairs]
-    bound = _WITHOUT_BOUND if own == OWN_WITHOUT else CASES[name].bound
+    bound = _WITHOUT_BOUND if own == OWN_WITHOUT else case.bound
     enough = medians[own] <= _ENOUGH
     goal = round_statistics.goal(f"{name}, of {best}", median(ratios), bound, at_most=True)
     return result | {

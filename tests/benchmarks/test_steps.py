@@ -1,3 +1,6 @@
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
@@ -45,9 +48,62 @@ def test_sources_alone_are_compared_with_the_first() -> None:
 def test_torchvision_has_the_transforms_of_every_case() -> None:
     import step_cases
     import step_workers
+    from step_case import SIDE
 
-    image = torch.zeros(3, step_cases.SIDE, step_cases.SIDE, dtype=torch.uint8)
     for name, case in step_cases.CASES.items():
+        image = torch.zeros(case.channels[0], SIDE, SIDE, dtype=torch.uint8)
         for run in step_workers._torchvision(case.calls("torchvision"), "torchvision"):
             result = run(image)
-            assert tuple(result.shape) == (3, case.side, case.side), name
+            images = result if case.views > 1 else [result]
+            assert len(images) == case.views, name
+            assert {tuple(i.shape) for i in images} == {(case.channels[1], *case.size)}, name
+
+
+def test_each_step_has_a_case_or_a_reason_why_it_has_none() -> None:
+    from step_cases import CASES, LEFT_OUT
+
+    from gpupipe.pipeline.step_registry import STEPS
+
+    measured = {name for case in CASES.values() for name in case.step}
+    assert measured | LEFT_OUT.keys() == set(STEPS.builtin_names)
+    assert not measured & LEFT_OUT.keys()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grayscale to 1",
+        "rgb",
+        "five_crop 224",
+        "ten_crop 224",
+        "fixed_size_crop 640",
+        "letterbox 480x640",
+        "resize 256",
+        "resize 256, center_crop 224",
+        "random_resize 256",
+        "random_shortest_size 384",
+        "scale_jitter 640",
+        "to_dtype float32",
+    ],
+)
+def test_a_case_that_draws_nothing_makes_torchvisions_pixels(name: str, tmp_path: Path) -> None:
+    import step_loaders
+    import step_workers
+    from step_case import SIDE
+    from step_cases import CASES
+
+    case, channels = CASES[name], CASES[name].channels[0]
+    images = np.random.default_rng(0).integers(0, 256, (1, channels, SIDE, SIDE), np.uint8)
+    source = f"uint8-CHW-{channels}"
+    np.save(tmp_path / f"steps-{SIDE}-{source}.npy", images)
+    (transform,) = step_workers._torchvision(case.calls("torchvision"), "torchvision")
+    steps = [case.step, *case.then]
+    with step_loaders._load(tmp_path, source, (SIDE, SIDE), case, steps) as loader:
+        (batch,) = loader
+    fields = [field for name, field in batch.items() if name != "label"]
+    assert len(fields) == case.views
+    expected = transform(torch.from_numpy(images[0]))
+    for field, image in zip(fields, expected if case.views > 1 else [expected], strict=True):
+        assert (field[0].shape, field[0].dtype) == (image.shape, image.dtype)
+        # Sums of colours that end in .5 may be rounded the other way.
+        assert (field[0].double() - image.double()).abs().mean() < 1e-4
