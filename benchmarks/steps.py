@@ -5,7 +5,7 @@ torchvision.
     python -m venv ENVX && ENVX/bin/pip install torch albumentationsx==2.5.1 opencv-python-headless
     python -m venv ENV2 && ENV2/bin/pip install albumentations==2.0.8 opencv-python-headless
 
-    # 5 minutes, with nothing beside it; writes benchmarks/results/steps.json
+    # 7 minutes, with nothing beside it; writes benchmarks/results/steps.json
     python benchmarks/steps.py --albumentationsx ENVX --albumentations ENV2
     python benchmarks/steps.py --only hue --only "pad 10" --rounds 5   # writes steps.only.json
     python benchmarks/steps.py --without-extensions   # OpenCV alone; writes steps.opencv.json
