@@ -190,14 +190,18 @@ def _run_color_matrix(op: ops.ColorMatrixOp, pixels: Pixels, row: int) -> Pixels
     is_luma = len(matrix) in (1, RGB) and (matrix == _LUMA).all()
     if array.dtype == np.uint8 and is_luma:
         gray = to_grayscale(split(array))
-        if len(matrix) == 1:
-            return with_channels(gray)
-        # This takes a third of the time of cv2.merge.
-        return cv2.cvtColor(gray, cv2.COLOR_GRAY2RGB, dst=scratch.take((*gray.shape, RGB)))
+        return with_channels(gray) if len(matrix) == 1 else _repeat(gray)
+    if array.dtype == np.uint8 and matrix.shape == (RGB, 1) and (matrix == 1).all():
+        return _repeat(array[..., 0])
     mixed = with_channels(cv2.transform(array.astype(np.float32), matrix))
     if array.dtype == np.uint8:
         np.clip(mixed, 0, 255, out=mixed)  # astype truncates
     return mixed.astype(array.dtype)
+
+
+def _repeat(gray: Array) -> Array:
+    """Return three channels of uint8 that are equal, in a third of the time of cv2.merge."""
+    return cv2.cvtColor(gray, cv2.COLOR_GRAY2RGB, dst=scratch.take((*gray.shape, RGB)))
 
 
 def is_uint8(op: ops.ColorOp, channels: Collection[int] = (1, RGB)) -> bool:
