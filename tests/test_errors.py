@@ -108,6 +108,12 @@ def test_values_are_shown_in_yamls_words(value: Any, text: str) -> None:
     assert shown(value) == text
 
 
+def test_no_password_is_in_a_value_that_is_cut() -> None:
+    url = f"https://me:{'geheim' * 20}@host"
+    assert shown(url) == "'https://me:***@host'"
+    assert shown([{"a": url}]) == "[{a: 'https://me:***@host'}]"
+
+
 def test_what_is_long_is_cut() -> None:
     assert len(shown(list(range(100)))) == 60
     assert shown(list(range(100))).endswith("...")

@@ -42,7 +42,7 @@ def open_file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     require_extra("remote", ("fsspec",), "a remote data set", DataError)
     import fsspec
 
-    preset = _OPTIONS | (_S3_OPTIONS if url.startswith(S3_URLS) else {}) | _find_proxy(url)
+    preset = _OPTIONS | (_S3_OPTIONS if url.startswith(S3_URLS) else {}) | find_proxy(url)
     try:
         # fsspec splits a chain of URLs at '::'.
         url = _ADDRESS.sub(lambda host: f"{host[1]}[{IPv6Address(host[2]).exploded}]", url)
@@ -53,7 +53,7 @@ def open_file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     return file_system_and_path
 
 
-def _find_proxy(url: str) -> dict[str, Any]:
+def find_proxy(url: str) -> dict[str, Any]:
     """Return the options that make fsspec's client use the proxy of the environment.
 
     The clients of S3 and of Azure use it in any case.

@@ -138,7 +138,8 @@ def test_the_region_of_a_bucket_is_asked_for(
         monkeypatch.delenv(name, raising=False)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Bucket) as server:
         server.status, server.tells_region = status, tells_region  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+        # A daemon: a test that fails before `shutdown` would never end.
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         options = KEYS | {"endpoint_url": f"http://127.0.0.1:{server.server_port}"}
         options |= {"region_name": region} if region else {}
         reader = create_range_reader("s3://bucket/folder", options, 5.0)
@@ -148,6 +149,27 @@ def test_the_region_of_a_bucket_is_asked_for(
         else:
             with pytest.raises(NoRangesError):  # fsspec reads it
                 reader.read("a.tar", 0, 3)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["AWS_REGION", "AWS_DEFAULT_REGION"])
+def test_region_and_endpoint_may_be_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for other in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(other, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Bucket) as server:
+        server.status, server.tells_region = 301, True  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        reader = create_range_reader("s3://bucket/folder", KEYS, 5.0)
+        monkeypatch.setenv(name, "x-1")
+        other_reader = create_range_reader("s3://bucket/folder", KEYS, 5.0)
+        assert reader is not None
+        assert other_reader is not None
+        assert bytes(reader.read("a.tar", 0, 3).data) == b"abc"
+        with pytest.raises(NoRangesError):
+            other_reader.read("a.tar", 0, 3)
         server.shutdown()
 
 

@@ -73,6 +73,14 @@ def test_no_token_is_in_the_message_of_a_failure(
             assert "eim" not in str(caught.value)
 
 
+def test_no_token_is_in_the_message_of_an_empty_manifest(tmp_path: Path, make: Any) -> None:
+    (tmp_path / "list.csv").write_text("path,label\n")
+    no_rows = pytest.raises(DataError, match=r"list\.csv: no rows")
+    with serve(tmp_path) as (url, _), no_rows as caught:
+        make({"url": url, "manifest": f"{url}/list.csv?sig={SECRET}"})
+    assert "eim" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [

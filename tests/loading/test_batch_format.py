@@ -239,6 +239,24 @@ def test_padded_images_have_zeros_beyond_their_ends_also_in_memory_used_again(ro
     assert all(map(torch.equal, held, kept))
 
 
+def test_padded_series_have_zeros_beyond_their_ends_also_in_memory_used_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a").mkdir()
+    for n, length in enumerate([5, 9, 6, 7, 8, 9], 1):
+        np.save(tmp_path / "a" / f"{n}.npy", np.full((length, 2), n + length, np.uint8))
+    options = {"device": "cpu", "batch_size": 3, "shapes": "padded", "shuffle": True}
+    data = {"source": "numpy", "root": str(tmp_path), "layout": "LC"}
+    with gpupipe.load({"data": data, "pipeline": [], "loader": options}) as loader:
+        for batch in (batch for _ in range(6) for batch in loader):
+            for padded in batch["array"]:
+                length = int((padded[:, 0] == padded[0, 0]).sum())
+                assert (padded[:length] == padded[0, 0]).all()
+                assert not padded[length:].any()
+                assert length in (5, 9, 6, 7, 8)
+            del padded, batch
+
+
 def test_the_iterators_of_dali_give_a_list_of_one_dict(root: Path) -> None:
     files: list[Any] = [(str(path), n % 2) for n, path in enumerate(sorted(root.glob("*/*.jpg")))]
     with gpupipe.load(

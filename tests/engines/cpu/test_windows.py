@@ -47,6 +47,17 @@ def test_the_canvas_of_a_zoom_out_is_not_made(inner: list[int], image: Any) -> N
     assert (as_array(tracer.program().run(image, 0)) == expected).all()
 
 
+def test_three_crops_are_one_that_names_all(image: Any) -> None:
+    tracer = trace(
+        ([-20, -30], [120, 150], FILL), ([15, 40], [60, 70], None), ([9, 3], [10, 20], None)
+    )
+    (crop,) = merge_ops(tracer.ops)
+    assert isinstance(crop, CropOp)
+    assert crop.windows.tolist() == [[4, 13, 10, 20]]
+    assert crop.steps == ("crop0", "crop1", "crop2")
+    assert (as_array(tracer.program().run(image, 0)) == image[4:14, 13:33]).all()
+
+
 def test_a_crop_that_leaves_a_canvas_of_another_fill_stays(image: Any) -> None:
     tracer = trace(([-2, -3], [44, 66], FILL), ([-5, 0], [20, 20], (0.0,)))
     assert len(merge_ops(tracer.ops)) == 2
@@ -106,6 +117,15 @@ def test_two_flips_are_one(image: Any) -> None:
     program = tracer.program()
     for row, expected in enumerate([image, image[:, ::-1], image[::-1], image[::-1]]):
         assert (as_array(program.run(image, row)) == expected).all()
+
+
+def test_flips_on_both_sides_of_the_decoded_cache_are_two() -> None:
+    tracer = Tracer(SIZE, find_rules(), SPEC)
+    for number in range(4):
+        tracer.flip(horizontal=np.array([1]))
+        if number == 1:
+            tracer.end_prefix()
+    assert [type(op) for op in tracer.program().ops] == [FlipOp, FlipOp]
 
 
 def test_a_crop_of_some_samples_is_a_crop_of_all() -> None:
