@@ -216,7 +216,8 @@ def run_tasks(lines: SimpleQueue[bytes], early: EarlyListing | None) -> NoReturn
 
     Args:
         lines: The tasks, a line of JSON each, all of one data set.
-        early: A listing that may be of this data set. The caller keeps none: it can take gigabytes.
+        early: A listing that may be of this data set. It can take gigabytes, so the caller
+            must keep no reference to it.
     """
     store: Store | None = None
     is_last, status = False, 0

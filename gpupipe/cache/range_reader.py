@@ -199,10 +199,10 @@ def _translate_s3(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _find_region(url: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the region of a bucket as an option of obstore; {} if it is set, or S3 tells none.
+    """Return the region of a bucket as an option of obstore; {} if it is set, or S3 names none.
 
-    obstore takes us-east-1 if it is given none, and follows no redirect to another region. S3 tells
-    the region also where it refuses the request.
+    Without a region, obstore assumes us-east-1, and it follows no redirect to another one. S3 names
+    the region even if it refuses the request.
     """
     variables = os.environ
     if "region" in config or variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION"):

@@ -127,7 +127,10 @@ class Store:
         }
 
     def _has_root(self) -> bool:
-        """Return whether the url is there; a web server that fails looks empty to `exists`."""
+        """Return whether the url exists. Raises the client's error if the store fails.
+
+        fsspec's `exists` returns False if a web server fails.
+        """
         try:
             self._files.ls(self._root, detail=False)
         except FileNotFoundError:

@@ -200,8 +200,8 @@ def exit_if_interrupt_is_lost() -> Iterator[None]:
     """Exit at once on Ctrl-C inside the block where a KeyboardInterrupt would be lost.
 
     It is lost in an import, since packages catch all exceptions of what they import. It is also
-    lost in what Python calls itself, such as the functions that it calls after a fork for a
-    worker. It is raised everywhere else.
+    lost in functions that Python calls itself, such as those that run after each fork: Python
+    ignores their exceptions. It is raised everywhere else.
     """
     before, process = signal.getsignal(signal.SIGINT), os.getpid()
     if (
@@ -219,7 +219,7 @@ def exit_if_interrupt_is_lost() -> Iterator[None]:
     def exit_or_report(ignored: sys.UnraisableHookArgs) -> None:
         if ignored.exc_type is not KeyboardInterrupt:
             report(ignored)
-        elif os.getpid() == process:  # a forked child goes on: this process ends it
+        elif os.getpid() == process:  # a forked child goes on until this process ends it
             leave_interrupted()
 
     report, sys.unraisablehook = sys.unraisablehook, exit_or_report

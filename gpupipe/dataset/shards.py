@@ -110,9 +110,9 @@ def join_shards(
         classes: The names of the classes; () to take them from the labels.
 
     Raises:
-        NoSamplesError: There is nothing in the shards.
-        DataError: There is no sample, a label is none of `classes`, or shards differ in dtype, axes
-            or kind of label.
+        NoSamplesError: All shards are empty.
+        DataError: The shards have contents but no sample, a label is none of `classes`, or shards
+            differ in dtype, axes or kind of label.
     """
     holding = [
         (shard.path or path, shard)
@@ -190,7 +190,7 @@ class ShardedSource(FileSource):
 
     @abstractmethod
     def read(self, path: Path) -> list[ShardFile]:
-        """List the samples of one shard, as one ShardFile or several; [] if nothing is in it.
+        """List the samples of one shard, as one ShardFile or several; [] if it is empty.
 
         Several threads call this at once.
 

@@ -90,7 +90,7 @@ def _detect_file(file: Path) -> dict[str, Detected]:
     if file.suffix.lower() in LISTS:
         return {TRAIN: detect_list(file)}
     if file.suffix in (".yaml", ".yml"):
-        raise GpupipeError(f"{file}: a config is written already: 'gpupipe run {file}' runs it")
+        raise GpupipeError(f"{file}: this is a config already: 'gpupipe run {file}' runs it")
     raise GpupipeError(f"{file}: no source reads a file of this name")
 
 

@@ -29,7 +29,7 @@ Array = dict[str, Any]
 
 
 def is_store(folder: Path) -> bool:
-    """Return whether a folder is a Zarr store; one that cannot be read is none."""
+    """Return whether a folder is a Zarr store; False if it cannot be read."""
     return any(os.path.isfile(folder / name) for name in _MARKS)  # noqa: PTH113  # False, too
 
 

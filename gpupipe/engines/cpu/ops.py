@@ -92,7 +92,7 @@ class DecodeOp(Op):
 
 @dataclass(frozen=True)
 class JoinedOp(Op):
-    """An operation of which those of `earlier_steps` became a part."""
+    """An operation that also does the work of operations before it, of the `earlier_steps`."""
 
     earlier_steps: tuple[str, ...] = field(default=(), kw_only=True)
 

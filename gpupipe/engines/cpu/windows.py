@@ -53,8 +53,8 @@ def limit_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[o
 def merge_ops(traced: Sequence[ops.Op]) -> list[ops.Op]:
     """Return the operations with one crop in place of two, and one flip in place of two.
 
-    The first of the crops has a fill, and the second lies inside its result: elsewhere it shows its
-    fill, and never what the first crop cut away.
+    Two crops become one only if the first has a fill and the second lies inside the first's result.
+    Outside of it, the second shows its own fill, and no pixels that the first cut away.
     """
     merged: list[ops.Op] = []
     for op in traced:

@@ -246,7 +246,7 @@ class Connection:
             message = codec.decode_from_server([frame.buffer for frame in frames])
             match message:
                 case messages.UnknownSession():
-                    if not self._closing:  # a late answer to a heartbeat: nobody would end it
+                    if not self._closing:  # else nobody would close the new session
                         self._open_session(HEARTBEAT_SECONDS / 4)
                 case messages.BatchHeader() | messages.BatchPart():
                     if (whole := self._join(message, frames)) is not None:
