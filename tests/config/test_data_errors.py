@@ -44,6 +44,13 @@ def test_an_error_without_a_setting_has_the_line_of_its_part(tmp_path: Path) -> 
     assert message().startswith(f"c.yaml:2:7: {tmp_path}/empty: no class folders")
 
 
+def test_shards_without_samples_have_the_line_of_their_part(tmp_path: Path) -> None:
+    Path("0.tar").write_bytes(bytes(10_240))
+    Path("c.yaml").write_text(f"{STEPS}data: {{source: webdataset, shards: 0.tar}}\n")
+    assert message().startswith("c.yaml:2:7: ")
+    assert "0.tar: no sample in 1 shard" in message()
+
+
 def test_weights_and_batch_size_have_the_line_of_their_setting(three_samples: Path) -> None:
     assert message().startswith("c.yaml:5:12: ")
     assert "its 'w' is -1" in message()
