@@ -103,6 +103,18 @@ def list_below(files: Any, path: str) -> dict[str, dict[str, Any]]:
     return entries
 
 
+def has_folder(files: Any, path: str) -> bool:
+    """Return whether a path exists. Raises the client's error if the store fails.
+
+    fsspec's `exists` returns False if a web server fails.
+    """
+    try:
+        files.ls(path, detail=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def call_with_timeout(
     files: Any, timeout: float, method: str, *arguments: Any, **keywords: Any
 ) -> Any:

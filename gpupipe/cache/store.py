@@ -27,6 +27,7 @@ from gpupipe.cache.file_system import (
     call_with_timeout,
     describe_error,
     find_status,
+    has_folder,
     list_below,
     open_file_system,
 )
@@ -112,7 +113,7 @@ class Store:
         path = self._path(folder) if folder else self._root
         try:
             entries = list_below(self._files, path)
-            is_there = bool(entries) or self._has_root()
+            is_there = bool(entries) or has_folder(self._files, self._root)
         except Exception as e:  # whatever the clients of the stores raise
             raise DataError(
                 f"{self.url}: cannot be listed: {describe_error(e)}: {advise_on_access(self.url)}"
@@ -125,17 +126,6 @@ class Store:
             for path, info in entries.items()
             if info.get("type") != "directory"
         }
-
-    def _has_root(self) -> bool:
-        """Return whether the url exists. Raises the client's error if the store fails.
-
-        fsspec's `exists` returns False if a web server fails.
-        """
-        try:
-            self._files.ls(self._root, detail=False)
-        except FileNotFoundError:
-            return False
-        return True
 
     def describe_files(self, names: Sequence[str], connections: int) -> list[dict[str, Any]]:
         """Return fsspec's description of each file; {} for a file that is missing or denied.

@@ -46,5 +46,6 @@ def refuse_credentials(url: str) -> None:
         rule = "a presigned URL opens one object, and this is of a folder: write s3:// or gs://, "
     raise ValueError(
         f"{hide_secrets(start)}{'?***' if mark else ''}: {rule}set data.storage_options, such as "
-        "{key: ..., secret: ...}, {sas_token: ...} of az://, {username: ..., password: ...} of ftp://"
+        "{key: ..., secret: ...}, {sas_token: ...} of az://, {username: ..., password: ...} of "
+        "ftp://"
     )
