@@ -62,9 +62,17 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.mark.skipif(find_extension("_jpeg") is None, reason="the extensions are not built")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_nothing_is_called_for_each_image(roots: list[Path], recipe: str) -> None:
-    """Twice as many images in as many batches."""
-    few, many = (
-        count_calls(root, recipe, images // BATCHES)
-        for root, images in zip(roots, (IMAGES, 2 * IMAGES), strict=True)
-    )
-    assert [name for name in many if many[name] - few[name] > 0.8 * IMAGES] == []
+    """Twice as many images in as many batches. The next epoch is drawn in one epoch or the other,
+    so what counts is what is called for each image every time.
+    """
+    suspects = None
+    for _ in range(5):
+        few, many = (
+            count_calls(root, recipe, images // BATCHES)
+            for root, images in zip(roots, (IMAGES, 2 * IMAGES), strict=True)
+        )
+        found = {name for name in many if many[name] - few[name] > 0.8 * IMAGES}
+        suspects = found if suspects is None else suspects & found
+        if not suspects:
+            return
+    pytest.fail(f"called for each image: {suspects}")
