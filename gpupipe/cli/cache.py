@@ -244,7 +244,7 @@ def _print_result(
     missing = rows - _count_rows(folder)
     if failures and missing:
         noun = "shard" if folder.has_stored_shards else "sample"
-        # Workers count what they cannot fetch, each for itself: the same one may count twice.
+        # Each worker has its own count, so what several workers cannot fetch is counted twice.
         failed = counted(min(max(1, sum(o["failed"] for o in outcomes)), missing), noun)
         raise DataError("\n".join([f"{failed} could not be fetched, among them:", *failures]))
 

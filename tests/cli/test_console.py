@@ -228,21 +228,16 @@ def test_ctrl_c_in_a_fork_ends_the_process_and_not_the_child_alone(
     assert (done.returncode, done.stdout, done.stderr) == expected
 
 
-def test_other_exceptions_that_python_ignores_are_reported(tmp_path: Path) -> None:
+def test_other_exceptions_that_python_ignores_are_reported() -> None:
     code = """
 from gpupipe.cli import console
-
-class Broken:
-    def __del__(self):
-        raise ValueError("in __del__")
-
 with console.exit_if_interrupt_is_lost():
-    Broken()
+    type("Broken", (), {"__del__": lambda self: int("in __del__")})()
 print("goes on")
 """
     done = forked_python.run(["-c", code])
     assert (done.returncode, done.stdout) == (0, "goes on\n")
-    assert "ValueError: in __del__" in done.stderr
+    assert "ValueError: invalid literal" in done.stderr
 
 
 def test_after_the_block_ctrl_c_has_its_handler_again() -> None:

@@ -110,7 +110,7 @@ def _find_mean(planes: Array) -> float:
     return float(cv2.sumElems(gray)[0] / gray.size)
 
 
-def _find_luma(image: Array) -> float:
+def _find_mean_luma(image: Array) -> float:
     """Return the mean of the luma of an image, (H, W, 3), with its fractions."""
     if image.flags.c_contiguous:
         sums = list(cv2.sumElems(image)[:RGB])
@@ -127,7 +127,7 @@ def _estimate_mean(image: Array) -> float:
     levels from there to the other rows, and no image by more than 1.
     """
     rows = image[::_ROWS_APART].copy(order="K")
-    return _find_luma(image) - (_find_luma(rows) - _find_mean(split(rows)))
+    return _find_mean_luma(image) - (_find_mean_luma(rows) - _find_mean(split(rows)))
 
 
 def _find_scaled_by_mean(op: ops.ColorOp, planes: Array, row: int) -> tuple[float, np.float32]:
@@ -241,7 +241,7 @@ def change_packed(series: Iterable[ops.Op], image: Array, row: int) -> Array | N
 
 
 def _can_estimate(changes: Sequence[ops.ColorOp], image: Array) -> bool:
-    """Return whether `_estimate_mean` does for the first of successive changes of an image."""
+    """Return whether an estimate of the mean is exact enough for successive changes of an image."""
     first, *later = (op.name for op in changes)
     if first != "adjust_contrast" or image.shape[2] != RGB or image.size <= RGB * _EXACT_PIXELS:
         return False

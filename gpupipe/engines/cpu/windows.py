@@ -67,7 +67,7 @@ def merge_ops(traced: Sequence[ops.Op]) -> list[ops.Op]:
 
 
 def _join(first: ops.Op, op: ops.Op) -> ops.Op | None:
-    """Return one operation in place of two; None if there is none."""
+    """Return one operation that does the work of both; None if no single one can."""
     if isinstance(op, ops.FlipOp) and isinstance(first, ops.FlipOp):
         return replace(op, earlier_steps=first.steps, flags=first.flags ^ op.flags)
     if isinstance(op, ops.CropOp) and isinstance(first, ops.CropOp) and first.fill is not None:
