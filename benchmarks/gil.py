@@ -37,6 +37,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import baselines
+import detection_data
 import harness
 import measuring
 import photos
@@ -55,6 +56,8 @@ _RECIPES = (
     "progressive_resizing",
     "cifar10",
 )
+_ANNOTATED = ("ssd", "ssdlite", "multiscale", "detr", "keypoint_rcnn", "segmentation_train")
+_NAMES = (*baselines.WORKLOADS, *_RECIPES, *_ANNOTATED)
 _GOALS = dict.fromkeys((*baselines.WORKLOADS, "torchvision_resnet50_v2"), 12.0)
 _RECIPE_GOAL = 25.0
 _BATCH_SIZE = 128
@@ -90,10 +93,10 @@ def main() -> None:
         print(json.dumps(one(*arguments.one, arguments)))
         return
     photos.imagenet_like(arguments.data, arguments.images)
-    names = [arguments.only] if arguments.only else [*baselines.WORKLOADS, *_RECIPES]
+    names = [arguments.only] if arguments.only else _NAMES
     result = {}
     for name in names:
-        options = harness.passed_on(arguments, "images", "seconds")
+        options = harness.passed_on(arguments, "images", "seconds", "batch_size")
         result[name] = found = harness.fresh(__file__, "--one", arguments.engine, name, *options)
         print(describe(name, found), flush=True)
     engine = None if arguments.engine == "cpu" else arguments.engine
@@ -106,8 +109,9 @@ def _arguments() -> argparse.Namespace:
     parser = harness.options(__doc__)
     harness.add_number(parser, "--seconds", 8.0, "of a measurement")
     harness.add_number(parser, "--images", 1000, "photographs")
+    harness.add_number(parser, "--batch-size", _BATCH_SIZE, "images in a batch of a recipe")
     parser.add_argument("--engine", default="cpu", choices=_ENGINES, help="default: %(default)s")
-    harness.add_selection(parser, [*baselines.WORKLOADS, *_RECIPES])
+    harness.add_selection(parser, _NAMES)
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update({"seconds": 1.0, "images": 300})
@@ -138,9 +142,21 @@ def _pipeline(name: str, arguments: argparse.Namespace) -> tuple[Any, dict[str, 
         root = baselines.images_root(workload, arguments.data, arguments.images)
         config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}
         return config, {"batch_size": workload.batch_size, "shuffle": workload.shuffle}
+    if name in _ANNOTATED:
+        data = _find_annotated(name, arguments)
+        return name, {"batch_size": arguments.batch_size, "data": data}
     root = photos.imagenet_like(arguments.data, arguments.images)
     data = {"source": "folder", "root": str(root)}
-    return name, {"batch_size": _BATCH_SIZE, "repeats": 1, "data": data}
+    return name, {"batch_size": arguments.batch_size, "repeats": 1, "data": data}
+
+
+def _find_annotated(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    if name == "segmentation_train":
+        file = detection_data.with_masks(arguments.data, arguments.images)
+        return {"source": "file_list", "file": str(file)}
+    keypoints = name == "keypoint_rcnn"
+    root, file = detection_data.coco_like(arguments.data, arguments.images, keypoints=keypoints)
+    return {"source": "coco", "root": str(root), "annotations": str(file)}
 
 
 def measure(loader: Any, probe: Callable[[float], Counts], seconds: float) -> dict[str, Any]:
@@ -161,7 +177,7 @@ def measure(loader: Any, probe: Callable[[float], Counts], seconds: float) -> di
     thread.start()
     while thread.is_alive():
         for batch in loader:
-            images += len(batch["label"])
+            images += count(batch)
             if not thread.is_alive():
                 break
     thread.join()
@@ -180,6 +196,13 @@ def measure(loader: Any, probe: Callable[[float], Counts], seconds: float) -> di
         "others_cores": max(0.0, cores - used) / wall,
         "model_rates": {n: 1e6 * min(n / cpu_time, 1 / lock) for n in _MODEL_CORES},
     }
+
+
+def count(batch: Any) -> int:
+    """Return how many images a batch has, in any format."""
+    if isinstance(batch, dict):
+        return len(batch["label"] if "label" in batch else batch["image"])
+    return len(batch[0])
 
 
 def load_probe(data: Path) -> Callable[[float], Counts]:
