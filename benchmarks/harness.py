@@ -108,7 +108,7 @@ def threads() -> int:
 def passed_on(arguments: argparse.Namespace, *names: str) -> list[str]:
     """Options of this run, for a process of it."""
     shared = ["--data", str(arguments.data), "--cores", ",".join(map(str, arguments.cores))]
-    return shared + [part for n in names for part in (f"--{n}", str(getattr(arguments, n)))]
+    return shared + [part for n in names for part in (f"--{n.replace('_', '-')}", str(getattr(arguments, n)))]
 
 
 def fresh(script: str, *arguments: str, limit: float = 900.0) -> dict[str, Any]:
