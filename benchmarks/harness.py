@@ -108,7 +108,8 @@ def threads() -> int:
 def passed_on(arguments: argparse.Namespace, *names: str) -> list[str]:
     """Options of this run, for a process of it."""
     shared = ["--data", str(arguments.data), "--cores", ",".join(map(str, arguments.cores))]
-    return shared + [part for n in names for part in (f"--{n.replace('_', '-')}", str(getattr(arguments, n)))]
+    options = ((f"--{name.replace('_', '-')}", str(getattr(arguments, name))) for name in names)
+    return shared + [part for option in options for part in option]
 
 
 def fresh(script: str, *arguments: str, limit: float = 900.0) -> dict[str, Any]:
