@@ -24,7 +24,9 @@ photographs of 512x512 in uint8.
 - the others: a call of the transform on an image in memory, whose result is made contiguous, as
   github.com/albumentations-team/benchmark measures it. Where a library has several transforms for
   a step, the fastest counts. Images are NumPy arrays (H, W, C) for Albumentations, which uses
-  OpenCV, and tensors (C, H, W) for torchvision.
+  OpenCV, and tensors (C, H, W) for torchvision. A result of another dtype is also copied into a
+  batch, and the time of copying the image is taken off: a loader with such a step delivers more
+  bytes than one without it. "calls" in the JSON are the calls alone.
 
 With --sources, the figures are the CPU time of whole loaders, and ratios are to the first source.
 
@@ -57,6 +59,8 @@ _WITHOUT_BOUND = 2.0
 _MEMORY = Path("/dev/shm/gpupipe-steps")
 """Not the folder of the user's own caches."""
 _FOLDER = Path(__file__).parent
+_Rounds = dict[str, dict[str, list[float]]]
+"""Microseconds of each round, by step and contestant."""
 
 
 def main() -> None:
@@ -68,10 +72,12 @@ def main() -> None:
     try:
         with ExitStack() as stack:
             workers = {n: stack.enter_context(w) for n, w in _create_workers(arguments).items()}
-            rounds = _run_rounds(names, workers, arguments)
+            rounds, calls = _run_rounds(names, workers, arguments)
     finally:
         shutil.rmtree(_MEMORY)
     steps = {name: summarize(name, found) for name, found in rounds.items()}
+    for name, found in calls.items():
+        steps[name]["calls"] = {library: median(took) for library, took in found.items()}
     versions = {name: worker.versions for name, worker in workers.items()}
     out = ".".join(filter(None, ["steps", _describe_run(arguments)]))
     path = harness.write(out, {"versions": versions, "steps": steps}, arguments)
@@ -163,9 +169,12 @@ def _create_workers(arguments: argparse.Namespace) -> dict[str, _Worker]:
 
 def _run_rounds(
     names: list[str], workers: dict[str, _Worker], arguments: argparse.Namespace
-) -> dict[str, dict[str, list[float]]]:
-    """Return the microseconds of each round, by step and contestant."""
-    rounds: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+) -> tuple[_Rounds, _Rounds]:
+    """Return the microseconds of each round, by step and contestant; and those of the call alone,
+    of the steps that change the dtype.
+    """
+    rounds: _Rounds = {name: {} for name in names}
+    calls: _Rounds = {}
     key = "microseconds" if arguments.sources == ["images"] else "with"
     for number in range(arguments.rounds):
         for name in names:
@@ -173,9 +182,12 @@ def _run_rounds(
                 answer = worker.ask({"step": name, "seconds": arguments.seconds})
                 if answer:
                     rounds[name].setdefault(contestant, []).append(answer[key])
+                if "call" in answer:
+                    alone = calls.setdefault(name, {}).setdefault(contestant, [])
+                    alone.append(answer["call"])
             found = ", ".join(f"{c} {took[-1]:,.0f}" for c, took in rounds[name].items())
             harness.say(f"round {number + 1}/{arguments.rounds}, {name}: {found}")
-    return rounds
+    return rounds, calls
 
 
 def summarize(name: str, rounds: dict[str, list[float]]) -> dict[str, Any]:

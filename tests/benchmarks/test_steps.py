@@ -59,6 +59,16 @@ def test_torchvision_has_the_transforms_of_every_case() -> None:
             assert {tuple(i.shape) for i in images} == {(case.channels[1], *case.size)}, name
 
 
+def test_only_a_result_of_another_dtype_counts_with_its_copy_into_a_batch() -> None:
+    import step_workers
+
+    for images in ([np.ones((8, 8, 3), np.uint8)] * 2, [torch.ones(3, 8, 8, dtype=torch.uint8)]):
+        kept = step_workers._measure_step(lambda image: image + 1, images, 0.001)
+        assert kept.keys() == {"microseconds"}
+        wider = step_workers._measure_step(lambda image: image / 255, images, 0.001)
+        assert wider.keys() == {"microseconds", "call"}
+
+
 def test_each_step_has_a_case_or_a_reason_why_it_has_none() -> None:
     from step_cases import CASES, LEFT_OUT
 
