@@ -13,7 +13,8 @@ RAY_TESTS = tests/engines/ray tests/engines/test_unequal_shapes.py tests/test_la
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
     color_kernels.py color_stages.py compiled_degradations.py compiled_geometry.py \
     compiled_kernels.py compiled_resize.py decoded_windows.py samples.py stages.py) \
-    tests/decoders/builtin/test_jpeg_window.py tests/native/test_stages.py
+    tests/decoders/builtin/test_jpeg_window.py tests/native/test_stages.py \
+    tests/engines/cpu/test_nearest_resize.py
 
 .PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint lint-mypy lint-rest \
     wheel docs clean

@@ -18,6 +18,7 @@ PyObject* deliver_stage(PyObject*, PyObject* arguments);
 PyObject* erase_stage(PyObject*, PyObject* arguments);
 PyObject* transpose_stage(PyObject*, PyObject* arguments);
 PyObject* fork_stage(PyObject*, PyObject* arguments);
+PyObject* nearest_stage(PyObject*, PyObject* arguments);
 PyObject* pad_stage(PyObject*, PyObject* arguments);
 PyObject* resize_stage(PyObject*, PyObject* arguments);
 PyObject* switch_stage(PyObject*, PyObject* arguments);
@@ -151,6 +152,11 @@ PyMethodDef kMethods[] = {
     {"resize_stage", resize_stage, METH_VARARGS,
      "resize_stage(sizes, windows, flips, is_cubic, antialias, output) -> stage\n\n"
      "Resize to `sizes`, int64 (B, 2), cut out `windows`, int64 (B, 4), and flip them. Without "
+     "windows, which are then None, keep all. For `flips` and `output` see deliver_stage."},
+    {"nearest_stage", nearest_stage, METH_VARARGS,
+     "nearest_stage(sizes, windows, fill, flips, output) -> stage\n\n"
+     "Resize to `sizes`, int64 (B, 2), with the nearest pixels, cut out `windows`, int64 (B, 4), of "
+     "which parts may be outside, and flip them. `fill` is the bytes of a pixel there. Without "
      "windows, which are then None, keep all. For `flips` and `output` see deliver_stage."},
     {"switch_stage", switch_stage, METH_VARARGS,
      "switch_stage(index, stages) -> stage\n\n"

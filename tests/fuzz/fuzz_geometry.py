@@ -79,8 +79,8 @@ def draw_stage(rng: np.random.Generator, image: Any) -> Any:
     height, width, channels = image.shape
     flips = rng.integers(0, 2, (1, 2)).astype(np.uint8)
     size = rng.integers(1, _MAX_SIDE, (1, 2))
-    kind = rng.integers(9)
-    if kind in (6, 8):
+    kind = rng.integers(10)
+    if kind in (6, 8, 9):
         return draw_border(rng, image, kind, flips)
     if kind >= 5:
         first = draw_first_stage(rng, image, kind)
@@ -116,8 +116,16 @@ def draw_first_stage(rng: np.random.Generator, image: Any, kind: int) -> Any:
 
 
 def draw_border(rng: np.random.Generator, image: Any, kind: int, flips: Any) -> Any:
-    """Return a function that returns a stage which adds borders and flips, for an output."""
-    if kind == 6:
+    """Return a function that returns a stage which adds borders and flips, for an output.
+
+    With kind 9, it resizes to nearest pixels before.
+    """
+    if kind == 9:
+        size = rng.integers(1, _MAX_SIDE, (1, 2))
+        window = np.concatenate([rng.integers(-_MAX_SIDE, _MAX_SIDE, 2), size[0]])[None]
+        whole = size[:, ::-1].copy()
+        create = partial(_kernels.nearest_stage, whole, window, draw_pixel(rng, image))
+    elif kind == 6:
         mode = str(rng.choice(["edge", "reflect", "symmetric"]))
         create = partial(_kernels.pad_stage, rng.integers(0, _MAX_SIDE, (1, 4)), mode)
     else:

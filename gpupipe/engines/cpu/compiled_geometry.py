@@ -21,11 +21,15 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.compiled_kernels import (
+    CreateStage,
+    StageOutput,
     as_pixel,
-    can_run_stages,
+    can_make,
+    is_image,
     run_alone,
     stage_kernel,
 )
+from gpupipe.engines.cpu.compiled_resize import find_nearest, find_resize
 from gpupipe.engines.cpu.delivery import CONVERTED, DeliverOp, end_with_delivery, find_conversion
 from gpupipe.engines.cpu.patterns import Match, Maybe, Pattern
 from gpupipe.engines.cpu.pixels import Array, Pixels, view_as_array
@@ -33,105 +37,61 @@ from gpupipe.engines.cpu.program import Kernel, Rule, Stage
 from gpupipe.engines.last_steps import Conversions, make_coefficients, make_table
 from gpupipe.runtime.installation import find_extension
 
-_TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 
-_Output = tuple[
-    Array | list[Array], Array | None, NDArray[np.float32] | None, Array | None, Array | None
-]
-"""The batch (B, C, H, W), or a list of its parts, such as the slot (1, C, H, W) of each sample; a
-table of the new value of each uint8 value, or None to keep the values; coefficients that compute
-the same values as the table, or None; and the windows to erase and the value to erase them with, or
-None. Values of float32 have no table, but may have coefficients.
-"""
 _Values = tuple[torch.dtype, Array | None, NDArray[np.float32] | None]
-"""The dtype of the batch, and the table and the coefficients of an _Output."""
-_Create = Callable[[_Output | None], Stage]
-"""Returns the stage of a geometry. Without an output, the stage passes an image on."""
+"""The dtype of the batch, and the table and the coefficients of a StageOutput."""
 
 
-def _find_warp(match: Match) -> _Create | None:
-    """Return the _Create of a warp, affine or of perspective; None if a stage cannot do it."""
+def _find_warp(match: Match) -> CreateStage | None:
+    """Return the CreateStage of a warp, affine or of perspective; None if a stage cannot do it."""
     warp = match.ops[0]
     assert isinstance(warp, ops.ResampleOp)
-    if not _is_image(warp) or warp.interpolation not in ("nearest", "bilinear"):
+    if not is_image(warp) or warp.interpolation not in ("nearest", "bilinear"):
         return None
     # A nearest warp of float32 has to agree with that of float16, which OpenCV does.
     if warp.interpolation == "nearest" and warp.spec.dtype != "uint8":
         return None
-    if not _can_make(warp.sizes):
+    if not can_make(warp.sizes):
         return None
     fill = ops.spread_fill(warp.fill, warp.spec.channels or 1)
 
-    def create(output: _Output | None) -> Stage:
+    def create(output: StageOutput | None) -> Stage:
         matrices, is_nearest = np.ascontiguousarray(warp.matrices), warp.interpolation == "nearest"
         return Stage(_extension.warp_stage(matrices, warp.sizes, is_nearest, fill, output))
 
     return create
 
 
-def _find_flip(match: Match) -> _Create | None:
-    """Return the _Create of a flip; None if stages do not run on the images.
+def _find_flip(match: Match) -> CreateStage | None:
+    """Return the CreateStage of a flip; None if stages do not run on the images.
 
     Without a FlipOp, the geometry keeps all pixels in place.
     """
-    if not _is_image(match.ops[0]):
+    if not is_image(match.ops[0]):
         return None
     flip = match.get(ops.FlipOp)
     flags = None if flip is None else flip.flags
     return lambda output: Stage(_extension.deliver_stage(flags, output))
 
 
-def _find_pad(match: Match) -> _Create | None:
-    """Return the _Create of a pad with an optional flip; None if stages cannot do it."""
+def _find_pad(match: Match) -> CreateStage | None:
+    """Return the CreateStage of a pad with an optional flip; None if stages cannot do it."""
     pad, flip = match[ops.PadOp], match.get(ops.FlipOp)
-    if not _is_image(pad):
+    if not is_image(pad):
         return None
     flags = None if flip is None else flip.flags
     return lambda output: Stage(_extension.pad_stage(pad.borders, pad.mode, flags, output))
 
 
-def _find_window(match: Match) -> _Create | None:
-    """Return the _Create of a crop with a fill and an optional flip; None if there is no fill."""
+def _find_window(match: Match) -> CreateStage | None:
+    """Return the CreateStage of a crop with a fill and a flip or none; None without a fill."""
     crop, flip = match[ops.CropOp], match.get(ops.FlipOp)
     fill = None if crop.fill is None else as_pixel(crop.fill, crop.spec)
     if fill is None:
         return None
     flags = None if flip is None else flip.flags
     return lambda output: Stage(_extension.window_stage(crop.windows, fill, flags, output))
-
-
-def _find_resize(match: Match) -> _Create | None:
-    """Return the _Create of a resize with an optional crop and flip.
-
-    Return None if a stage cannot do the resize, if a crop is not inside the resized image, or if
-    that has a side of more than 2**20 pixels. Without antialiasing, torchvision's bilinear resize
-    of uint8 is in float32 on processors without AVX2.
-    """
-    resize, crop, flip = match[ops.ResizeOp], match.get(ops.CropOp), match.get(ops.FlipOp)
-    is_bicubic = resize.interpolation == "bicubic"
-    is_exact = resize.antialias or _TORCH_HAS_AVX2 or resize.spec.dtype == "float32"
-    if not is_bicubic and not (resize.interpolation == "bilinear" and is_exact):
-        return None
-    if not _is_image(resize) or not _can_make(resize.sizes):
-        return None
-    if crop is not None and not ops.are_inside(crop.windows, resize.sizes):
-        return None
-
-    windows = None if crop is None else crop.windows
-    arguments = windows, None if flip is None else flip.flags, is_bicubic, resize.antialias
-    return lambda output: Stage(_extension.resize_stage(resize.sizes, *arguments, output))
-
-
-def _can_make(sizes: NDArray[np.int64]) -> bool:
-    """Return whether the extension makes images of these [height, width], (B, 2)."""
-    largest = np.maximum.reduce(sizes, None, initial=0)  # sizes.max() is a function of Python
-    return bool(largest <= _extension.MAX_SIDE)
-
-
-def _is_image(op: ops.Op) -> bool:
-    """Return whether stages run on the images of an operation."""
-    return can_run_stages(op.spec.dtype, op.spec.channels)
 
 
 def _find_values(match: Match) -> Callable[[], _Values] | None:
@@ -142,7 +102,7 @@ def _find_values(match: Match) -> Callable[[], _Values] | None:
         return None
     if spec.dtype == "float32":
         return _find_floats(match, channels)
-    conversion = find_conversion(match, has_bfloat16=True)
+    conversion = find_conversion(match, is_compiled=True)
     if conversion is None:
         return None
     conversions, dtype = conversion.conversions, conversion.dtype
@@ -195,7 +155,7 @@ class _Delivery:
         erase: The windows that are erased in the slots, or None.
     """
 
-    create: _Create
+    create: CreateStage
     channels: int
     find_values: Callable[[], _Values]
     deliver: DeliverOp
@@ -240,7 +200,7 @@ class _Delivery:
 
 
 def _create_rules(
-    name: str, pattern: Pattern, find: Callable[[Match], _Create | None]
+    name: str, pattern: Pattern, find: Callable[[Match], CreateStage | None]
 ) -> tuple[Rule, Rule]:
     """Return two rules for the geometries that `find` returns.
 
@@ -268,14 +228,16 @@ def create_rules() -> list[Rule]:
         return []
     resize = ops.ResizeOp, Maybe(ops.CropOp), Maybe(ops.FlipOp)
     convert, _ = _create_rules("kernels.convert", (Maybe(ops.FlipOp),), _find_flip)
-    _, resize_alone = _create_rules("kernels.resize", (ops.ResizeOp,), _find_resize)
+    _, resize_alone = _create_rules("kernels.resize", (ops.ResizeOp,), find_resize)
     pad, pad_alone = _create_rules("kernels.pad", (ops.PadOp, Maybe(ops.FlipOp)), _find_pad)
     window, _ = _create_rules("kernels.pad", (ops.CropOp, Maybe(ops.FlipOp)), _find_window)
     _, flip_alone = _create_rules("kernels.flip", (ops.FlipOp,), _find_flip)
+    nearest = ops.ResizeOp, ops.FlipOp, ops.CropOp
     return [
         *_create_rules("kernels.warp", (ops.WarpOp,), _find_warp),
         *_create_rules("kernels.warp", (ops.PerspectiveOp,), _find_warp),
-        *_create_rules("kernels.resize", resize, _find_resize),
+        *_create_rules("kernels.resize", nearest, find_nearest),
+        *_create_rules("kernels.resize", resize, find_resize),
         resize_alone,
         pad,
         pad_alone,

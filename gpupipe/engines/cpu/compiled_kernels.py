@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import kernels, ops
 from gpupipe.engines.cpu.patterns import Match
@@ -22,6 +23,16 @@ from gpupipe.runtime.installation import find_extension
 
 STAGE_DTYPES = ("uint8", "float32")
 """The dtypes of images that stages may run on."""
+StageOutput = tuple[
+    Array | list[Array], Array | None, NDArray[np.float32] | None, Array | None, Array | None
+]
+"""The batch (B, C, H, W), or a list of its parts, such as the slot (1, C, H, W) of each sample; a
+table of the new value of each uint8 value, or None to keep the values; coefficients that compute
+the same values as the table, or None; and the windows to erase and the value to erase them with, or
+None. Values of float32 have no table, but may have coefficients.
+"""
+CreateStage = Callable[[StageOutput | None], Stage]
+"""Returns the stage of a geometry. Without an output, the stage passes an image on."""
 _MAX_CHANNELS = 4
 _CHANNELS = {"rgb": 3, "gray": 1}
 _extension = find_extension()
@@ -31,6 +42,17 @@ _jpeg = find_extension("_jpeg")
 def can_run_stages(dtype: str, channels: int | None) -> bool:
     """Return whether stages run on images of a dtype and a number of channels."""
     return dtype in STAGE_DTYPES and channels in range(1, _MAX_CHANNELS + 1)
+
+
+def is_image(op: ops.Op) -> bool:
+    """Return whether stages run on the images of an operation."""
+    return can_run_stages(op.spec.dtype, op.spec.channels)
+
+
+def can_make(sizes: NDArray[np.int64]) -> bool:
+    """Return whether the extension makes images of these [height, width], (B, 2)."""
+    largest = np.maximum.reduce(sizes, None, initial=0)  # sizes.max() is a function of Python
+    return bool(largest <= _extension.MAX_SIDE)
 
 
 def run_alone(stage: Stage, content: Content, row: int) -> Array:

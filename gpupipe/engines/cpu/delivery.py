@@ -28,7 +28,9 @@ from gpupipe.engines.cpu.pixels import Array, Pixels, as_tensor
 from gpupipe.engines.cpu.program import Content, Kernel, Stage
 from gpupipe.engines.last_steps import Conversions, make_table
 
-_DTYPES = ("uint8", "float16", "float32", "float64", "bfloat16")
+_DTYPES = ("uint8", "float16", "float32", "float64")
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "bool")
+_DTYPES_OF_STAGES = (*_DTYPES, *_INTEGERS, "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,12 @@ class Conversion:
         return make_table(self.conversions, self.dtype, channels)
 
 
-def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | None:
+def find_conversion(match: Match, is_compiled: bool = False) -> Conversion | None:
     """Return the conversion that the last operations of a match do.
 
     Args:
         match: The operations.
-        has_bfloat16: Whether the kernel delivers bfloat16, a dtype that NumPy lacks.
+        is_compiled: Whether the kernel is one of the extension, which delivers more dtypes.
 
     Returns:
         The conversion; None if the samples are not uint8 images, or if the kernel cannot deliver
@@ -109,7 +111,7 @@ def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | No
     dtype = format.dtype or (to_dtype.dtype if to_dtype else "uint8")
     if spec.encoded or spec.dtype != "uint8" or spec.layout != "CHW":
         return None
-    if dtype not in _DTYPES or (dtype == "bfloat16" and not has_bfloat16):
+    if dtype not in (_DTYPES_OF_STAGES if is_compiled else _DTYPES):
         return None
     conversions: Conversions = ()
     if to_dtype is not None:

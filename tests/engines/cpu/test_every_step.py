@@ -31,8 +31,6 @@ CASES = {
 WARPS = ("random_affine", "random_rotation", "random_perspective")
 RESIZES = ("resize", "letterbox", "scale_jitter", "random_resized_crop")
 RESIZES += ("random_resize", "random_shortest_size")
-CONVERTED = {"uint8": ("uint8", "float16", "float32", "float64"), "float32": ("float32",)}
-"""What kernels deliver of each dtype."""
 SIZED = ("random_size_crop", "transpose", "random_rotate_90", "random_zoom_out", "scale_jitter")
 SIZED += ("random_resize", "random_shortest_size", "random_rotation")
 """Steps that make images of one size differ in size, so that a crop has to follow."""
@@ -83,10 +81,10 @@ def list_not_compiled(dtype: str, cases: dict[str, Any]) -> tuple[set[str], set[
     slow, converting = set(), set()
     for name, case in cases.items():
         ((step, options),) = case.items()
-        nearest = RESIZES if dtype == "uint8" else (*RESIZES, *WARPS)
+        is_far = dtype != "uint8" and step in WARPS and is_nearest(case)
         is_noisy = options.get("value") == "random"
-        is_other = options.get("dtype", dtype) not in CONVERTED[dtype]
-        if step == "python" or is_noisy or is_other or (step in nearest and is_nearest(case)):
+        is_other = dtype != "uint8" and options.get("dtype", dtype) != dtype
+        if step == "python" or is_noisy or is_other or is_far:
             slow.add(name)
         if step in ("to_dtype", "normalize"):
             converting.add(name)
