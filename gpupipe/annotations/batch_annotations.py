@@ -7,6 +7,7 @@ drawn steps ───────────┘                        └─> 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,27 @@ class BatchAnnotations:
                 for field, of_field in self.parameters.items()
             },
         )
+
+    def split(self, bounds: Sequence[int]) -> list["BatchAnnotations"]:
+        """Return the annotations of successive samples: of those between each two bounds."""
+        spans = list(pairwise(bounds))
+        ends = {name: offsets[[*bounds]].tolist() for name, (_, offsets) in self.rows.items()}
+        return [
+            BatchAnnotations(
+                {
+                    name: (values[of[n] : of[n + 1]], offsets[a : b + 1] - of[n])
+                    for (name, (values, offsets)), of in zip(
+                        self.rows.items(), ends.values(), strict=True
+                    )
+                },
+                {name: values[a:b] for name, values in self.values.items()},
+                {
+                    field: [{name: v[a:b] for name, v in drawn.items()} for drawn in of_field]
+                    for field, of_field in self.parameters.items()
+                },
+            )
+            for n, (a, b) in enumerate(spans)
+        ]
 
     def arrays(self) -> dict[str, Array]:
         """Return all that a batch has of them as dense arrays, by name."""

@@ -4,7 +4,12 @@ from contextlib import suppress
 
 import numpy as np
 
-from gpupipe.annotations.batch_annotations import BatchAnnotations, ImmovableError, annotate
+from gpupipe.annotations.batch_annotations import (
+    TO_ORIGINAL,
+    BatchAnnotations,
+    ImmovableError,
+    annotate,
+)
 from gpupipe.dataset.annotation_columns import AnnotationColumn
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem
@@ -25,6 +30,15 @@ def find_immovable(pipeline: Pipeline) -> Problem | None:
     except ImmovableError as e:
         return e.problem
     return None
+
+
+def is_affine(pipeline: Pipeline) -> bool:
+    """Return whether matrices describe how the steps move annotations.
+
+    The pipeline must have annotations.
+    """
+    example = _annotate_example(pipeline)
+    return example is not None and any(name.endswith(TO_ORIGINAL) for name in example.values)
 
 
 def describe_values(pipeline: Pipeline) -> list[str]:

@@ -17,8 +17,9 @@ from gpupipe.pipeline.pipeline import Pipeline
 
 Orientations = Sequence[int] | NDArray[np.integer[Any]]
 """The EXIF orientations of image files, (B,): 1 to 8, or UNKNOWN."""
-UNKNOWN = 0
-"""In place of an EXIF orientation: the engine has not opened the file."""
+UNKNOWN, UPRIGHT = 0, 1
+"""In place of an EXIF orientation: the engine has not opened the file. And the orientation of an
+image that is not rotated."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,21 @@ class AnnotationRows:
         """Move the annotations through all steps; see `batch_annotations.annotate`."""
         return annotate(pipeline, self.columns, steps, sizes, orientations, self.declared)
 
+    def annotate_as_declared(self, pipeline: Pipeline, steps: Steps) -> BatchAnnotations:
+        """Move the annotations as if each image had its declared size, and were stored upright.
+
+        Raises:
+            KeyError: The index has no sizes of a field.
+        """
+        images = [name for name in pipeline.fields if pipeline.annotations_of(name)]
+        sizes = {name: self.declared[name].astype(np.float64) for name in images}
+        upright = {
+            name: np.full(len(sizes[name]), UPRIGHT)
+            for name in images
+            if _applies_orientation(pipeline, name)
+        }
+        return self.annotate(pipeline, steps, sizes, upright)
+
 
 def find_orientations(
     pipeline: Pipeline,
@@ -83,7 +99,8 @@ def find_orientations(
         if pipeline.annotations_of(name) and _applies_orientation(pipeline, name):
             turned = np.array(known.get(name, [UNKNOWN] * len(ids)), np.int64)
             unknown = turned == UNKNOWN
-            turned[unknown] = _read_orientations(columns[name], ids[unknown])
+            if unknown.any():
+                turned[unknown] = _read_orientations(columns[name], ids[unknown])
             found[name] = turned
     return found
 

@@ -23,7 +23,7 @@ _GROWTH = 4
 """The samples that are left make so many times as many tries in all, and so on: few calls cost less
 than few tries.
 """
-_PORTION = 6000
+_PORTION = 24_000
 """Boxes times tries that are compared at once: larger arrays would leave the cache of a core."""
 _OPTIONS = draws.stream("random_iou_crop options")
 _WINDOWS = draws.stream("random_iou_crop windows")

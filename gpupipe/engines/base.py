@@ -11,13 +11,15 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.annotations.rows import AnnotationRows, Orientations, find_orientations
+from gpupipe.annotations.plan_annotator import PlanAnnotator
+from gpupipe.annotations.rows import Orientations
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import DecodedCacheOptions
@@ -122,8 +124,7 @@ class Job:
                     of_plan.append({name: part[number] for name, part in parts.items()})
             return drawn
 
-        siblings = plan.siblings
-        drawn = siblings and siblings.take(plan.number, self, alike, draw_all)
+        drawn = plan.siblings and plan.siblings.take(plan.number, self, alike, draw_all)
         return drawn or list(draw_parameters(steps, seed, epoch, plan.ids, plan.repeats))
 
     def annotate(
@@ -142,20 +143,19 @@ class Job:
             plan: The plan.
             sizes: [height, width] of the decoded images, (B, 2), by field.
             orientations: The EXIF orientations of image files, (B,), by field; UNKNOWN for a file
-                that the engine has not opened. Such files are read if a step needs them.
+                that the engine has not opened. It is read if a step needs the orientation.
 
         Raises:
-            SampleIncompatibleError: A step cannot process one of the samples, or an image has
-                another size than its annotations say.
+            SampleIncompatibleError: A step refuses a sample, or its size is not the declared one.
             StepError: The code of a step failed.
         """
-        pipeline = self.pipeline.at_epoch(plan.epoch)
-        if not pipeline.annotations:
-            return plan
-        rows = AnnotationRows.of(self.index, pipeline, plan.ids)
-        drawn = self.steps_for(replace(plan, annotations=None))
-        turned = find_orientations(pipeline, self.index.columns, plan.ids, orientations)
-        return replace(plan, annotations=rows.annotate(pipeline, drawn, sizes, turned))
+        if self.pipeline.annotations:
+            plan = replace(plan, annotations=self._annotator.annotate(plan, sizes, orientations))
+        return plan
+
+    @cached_property
+    def _annotator(self) -> PlanAnnotator:
+        return PlanAnnotator(self.index, self.pipeline, self.steps_for)
 
     def list_phases(self) -> "list[Job]":
         """Return one job for each phase, in order.

@@ -262,7 +262,7 @@ class Step(BaseStep):
         return ""
 
     def list_undecided(self, count: int) -> Sampled:
-        return {name: np.stack([np.asarray(v)] * count) for name, v in self.decided.items()}
+        return {name: np.repeat(np.asarray(v)[None], count, 0) for name, v in self.decided.items()}
 
     def decide(self, image: Primitives, p: Params) -> Sampled:
         """Compute the parameters that depend on annotations, such as a window around a box.

@@ -284,7 +284,9 @@ class BatchInFlight:
             if passed and (are_equal or may_differ) and self._starter.memory is not None:
                 suffix = VALUES if may_differ else ""
                 result.fields = {name + suffix: o.take(passed) for name, o in outputs.items()}
-                result.annotations = self._annotations and self._annotations.select(passed)
+                result.annotations = self._annotations
+                if self._annotations is not None and len(passed) < len(self._rows):
+                    result.annotations = self._annotations.select(passed)
                 if self._starter.start_copy is not None:
                     result.on_gpu = self._starter.start_copy(result.fields)
                 if self._starter.mix is not None and not self._failed:
