@@ -5,8 +5,6 @@ All engines add the numbers of `normal_field`, so they add the same noise. The e
 numbers to the bit. With the extension, the numbers for a 512x512x3 image take 0.6 ms on one core.
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -14,10 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment import random_fields
-from gpupipe.pipeline.spec_checks import count_channels
-from gpupipe.pipeline.step import NoLoweringError, Spec
 from gpupipe.runtime.installation import find_extension
-from gpupipe.runtime.ranks import cores_of_rank
 
 ANY_NUMBER = (float("-inf"),)
 """Tells `spec_checks.add_fill` that noise without clamping can make any number."""
@@ -86,54 +81,3 @@ def make_noise(
     if dtype != "uint8":
         return values
     return np.clip(values, -255.0, 255.0, out=values).astype(np.int16)
-
-
-def stack_fields(
-    make: Callable[[int], NDArray[Any]],
-    present: NDArray[np.bool_],
-    shape: tuple[int, ...],
-    dtype: str = "float32",
-) -> NDArray[Any]:
-    """Make a field, an array of numbers, for each sample that needs one, in several threads.
-
-    Threads help, because the numbers are drawn without holding the GIL.
-
-    Args:
-        make: Called with the sample's position in the batch; returns its field.
-        present: Whether each sample needs a field, (B,).
-        shape: The shape of each field.
-        dtype: The dtype of the fields.
-
-    Returns:
-        The fields, (B, *shape). Samples that need none get zeros, at no cost in time or memory.
-    """
-    fields = np.zeros((len(present), *shape), dtype)
-
-    def fill(number: int) -> None:
-        fields[number] = make(number)
-
-    numbers = np.flatnonzero(present).tolist()
-    if len(numbers) < 2:
-        for number in numbers:
-            fill(number)
-        return fields
-    with ThreadPoolExecutor(min(len(numbers), cores_of_rank())) as threads:
-        list(threads.map(fill, numbers))
-    return fields
-
-
-def shape_of_pixels(spec: Spec) -> tuple[int, int, int]:
-    """Return the shape (H, W, C) of images that are all of one size.
-
-    Raises:
-        NoLoweringError: If the size differs between samples.
-    """
-    channels = count_channels(spec)
-    if spec.size is None or channels is None:
-        raise NoLoweringError(
-            "it makes numbers for each pixel, with which DALI is fed, so all images must have one "
-            "size: put it after random_resized_crop, or another crop or resize to a fixed size, or "
-            "take 'engine: cpu'"
-        )
-    height, width = spec.size
-    return height, width, channels

@@ -94,8 +94,8 @@ class Primitives(Protocol):
     The methods change the samples in place. A step must call the same methods for every batch: a
     back end may build a graph from the calls for the first batch, and use the calls for later
     batches only to compute the values that it feeds to the graph. So drawn values may change the
-    arguments, but not which methods are called. DALI raises NoLoweringError if images that get
-    random numbers (`add_noise`, `elastic`, `erase` with seeds) differ in size.
+    arguments, but not which methods are called. DALI raises NoLoweringError if arrays that get
+    random numbers (`erase` with seeds) differ in the number of channels.
 
     Attributes:
         spec: Shape, dtype and layout of the samples at this point.

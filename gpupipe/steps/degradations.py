@@ -83,8 +83,8 @@ class GaussianBlur(ColorStep):
 class GaussianNoise(ColorStep):
     """Add noise to each channel of each pixel, as torchvision.transforms.v2.GaussianNoise.
 
-    The input must be an image of 1 or 3 channels in uint8, float16 or float32. On the engine
-    `dali` all images must have one size, because the noise is made on the CPU and fed to DALI.
+    The input must be an image of 1 or 3 channels in uint8, float16 or float32. The noise is
+    made on the CPU on every engine: DALI is fed with it.
 
     Attributes:
         mean: The mean of the noise, in units of the dtype's range: 1 stands for 255 levels of

@@ -38,10 +38,10 @@ class ElasticTransform(WarpingStep):
     """Move each pixel at random, as torchvision.transforms.v2.ElasticTransform.
 
     Each pixel draws a displacement, and a blur makes neighbours move alike. The input must be an
-    image of 1 or 3 channels in uint8, float16 or float32. On the engine `dali` all images must have
-    one size, because the displacements are made on the CPU and fed to DALI. DALI on the CPU has no
-    operator that applies them: it calls torchvision, one image after another, which takes 1 ms more
-    per image of 224x224 and holds Python's lock.
+    image of 1 or 3 channels in uint8, float16 or float32. The displacements are made on the CPU on
+    every engine: DALI is fed with them. DALI on the CPU has no operator that applies them: it calls
+    torchvision, one image after another, which takes 1 ms more per image of 224x224 and holds
+    Python's lock.
 
     Attributes:
         alpha: The strength in half pixels: one number, or [x, y]. Before the blur, a pixel moves by

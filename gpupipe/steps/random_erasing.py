@@ -57,7 +57,7 @@ class RandomErasing(Step):
         value: The value inside the window, in units of the step's input: one number, or one per
             channel. The default is 0, which after normalize is the mean colour. "random" draws a
             standard normal number for each channel of each pixel; then all images must be floats,
-            and on the engine `dali` have one size.
+            and on the engine `dali` have one number of channels.
     """
 
     p: Probability = 0.5

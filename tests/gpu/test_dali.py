@@ -77,6 +77,8 @@ STEPS: list[Any] = [
     {"pad": {"padding": [1, 2, 3, 4], "padding_mode": "edge"}},
     "grayscale",
     {"grayscale": {"num_output_channels": 3}},
+    "gaussian_noise",
+    "elastic_transform",
 ]
 
 
@@ -85,6 +87,26 @@ def test_each_step_on_a_gpu(faces: Path, step: Any) -> None:
     with load(faces, ["decode", step], subset=SUBSET) as loader:
         for id, image in by_id(loader).items():
             assert psnr(image, reference(loader, 0, id), 255.0) > 30
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["gaussian_noise"],
+        ["elastic_transform"],
+        [{"random_apply": {"p": 0.5, "transforms": ["elastic_transform", "gaussian_noise"]}}],
+        [FLOATS, {"random_erasing": {"p": 0.5, "value": "random"}}],
+    ],
+    ids=str,
+)
+def test_images_of_unequal_size_get_random_numbers_on_a_gpu(faces: Path, steps: list[Any]) -> None:
+    pipeline = ["decode", {"random_zoom_out": {"side_range": [1, 1.5], "p": 1}}, *steps]
+    with load(faces, pipeline, subset=SUBSET, shapes="list") as loader:
+        made = by_id(loader)
+        assert len({image.shape for image in made.values()}) > 5
+        for id, image in made.items():
+            peak = 255.0 if image.dtype == torch.uint8 else 1.0
+            assert psnr(image, reference(loader, 0, id), peak) > 30
 
 
 def test_batches_arrive_on_the_gpu(faces: Path) -> None:

@@ -113,12 +113,6 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     "normalize": [{"mean": 0.1, "std": 0.5}],
     "to_dtype": [{"dtype": dtype, "scale": scale} for dtype in DTYPES for scale in (False, True)],
 }
-ONE_SIZE = [
-    *({"gaussian_noise": parameters} for parameters in COLORS["gaussian_noise"]),
-    *({"elastic_transform": parameters} for parameters in STEPS["elastic_transform"]),
-    {"random_erasing": STEPS["random_erasing"][1]},
-]
-"""Steps that need images of one size."""
 LINEAR = {"linear_transformation": STEPS["linear_transformation"][0]}
 """It needs images of FEW_PIXELS, and calls torch on the CPU."""
 ON_CPU = (LINEAR, {"python": STEPS["python"][0]})
@@ -134,7 +128,6 @@ def photograph(folder: Path) -> dict[str, Any]:
 
 
 def of_image(dtype: str, scale: bool = False, case: dict[str, Any] | None = None) -> list[Any]:
-    """Steps that make an image file pixels of a dtype; of one size, if the step `case` needs it."""
-    size = FEW_PIXELS if case == LINEAR else SIZE
-    crop = [{"center_crop": {"size": list(size)}}] if case in (*ONE_SIZE, LINEAR) else []
+    """Steps that make an image file pixels of a dtype; few, if the step `case` needs that."""
+    crop = [{"center_crop": {"size": list(FEW_PIXELS)}}] if case == LINEAR else []
     return ["decode", *crop, {"to_dtype": {"dtype": dtype, "scale": scale}}]

@@ -115,7 +115,8 @@ def by_id(loader: gpupipe.Loader) -> dict[int, torch.Tensor]:
 
 
 def _samples(batch: Any) -> Iterator[tuple[int, torch.Tensor]]:
-    return zip(batch["id"].tolist(), batch["image"].cpu(), strict=True)
+    for id, image in zip(batch["id"].tolist(), batch["image"], strict=True):
+        yield id, image.cpu()
 
 
 def emitted(loader: gpupipe.Loader) -> list[str]:

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 import torch
 from nvidia.dali import Pipeline, fn, types
-from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2 import functional as F
 
 import gpupipe
 from gpupipe.augment.elastic import Elastic, make_displacement
@@ -42,29 +40,25 @@ def test_engines_agree(small_gallery: Path, before: list[Any], step: dict[str, A
 SMALL = {"alpha": 30, "sigma": 2}
 
 
-def test_images_of_any_size_are_moved_without_a_crop_before(small_gallery: Path) -> None:
-    """Their pixels are those of the step alone, which knows no batches."""
-    batches = {}
-    for engine in ("cpu", "dataloader"):
-        with load(small_gallery, {"elastic_transform": SMALL}, CROP, engine=engine) as loader:
-            batches[engine] = torch.cat([batch["image"] for batch in loader])
-    differ = (batches["cpu"].int() - batches["dataloader"].int()).abs()
-    assert int(differ.max()) <= 1
-    assert float(differ.float().mean()) < 1e-4
+@pytest.mark.parametrize("engine", ENGINES)
+def test_images_of_any_size_are_moved_without_a_crop_before(
+    small_gallery: Path, engine: str
+) -> None:
+    step, options = {"elastic_transform": SMALL}, {"batch_size": 4, "shapes": "list"}
+    found = differences(small_gallery, step, engine=engine, **options)
+    assert len({d.image.shape for d in found}) > 2
+    assert max(d.most for d in found) <= 1
+    assert max(d.mean for d in found) < 1e-4
 
 
-def test_a_sample_smaller_than_the_blur_is_named(small_gallery: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_sample_smaller_than_the_blur_is_named(small_gallery: Path, engine: str) -> None:
     wide = {"elastic_transform": {"sigma": 60}}
     with (
-        load(small_gallery, wide, CROP, engine="cpu") as loader,
+        load(small_gallery, wide, CROP, engine=engine) as loader,
         pytest.raises(gpupipe.SampleError, match="the blur needs at least 241x241 pixels"),
     ):
         list(loader)
-
-
-def test_dali_needs_images_of_one_size(small_gallery: Path) -> None:
-    with pytest.raises(gpupipe.EngineError, match="all images must have one size: put it after"):
-        load(small_gallery, "elastic_transform", CROP, engine="dali")
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
@@ -130,29 +124,30 @@ def test_batches_after_a_resume_are_the_same(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(made, expected, strict=True))
 
 
-def gpu_graph(pixels: Any, step: ElasticTransform, device: Any) -> Any:
+def gpu_graph(pixels: Any, step: ElasticTransform, is_cropped: bool) -> Any:
     def source(array: Any) -> Any:
         dtype = types.to_dali_type(str(array.dtype))
         return fn.external_source(lambda: array, dtype=dtype, ndim=array.ndim - 1)
 
     dtype = types.to_dali_type(str(pixels.dtype))
-    node = fn.external_source(lambda: pixels, dtype=dtype, ndim=3, layout="HWC", device=device)
-    size = np.array([pixels.shape[1:3]] * len(pixels), np.float64)
-    image = ImageTracer(size, device)
+    node = fn.external_source(lambda: pixels, dtype=dtype, ndim=3, layout="HWC", device="gpu")
+    image = ImageTracer(np.array([[30.0, 40.0], [50.0, 60.0]]), "gpu")
+    if is_cropped:
+        image._size = np.array([30.0, 40.0])
     image.spec = Spec.of_image(pixels.shape[-1], 30, 40, dtype=str(pixels.dtype))
     step.lower(image, {"seed": np.arange(len(pixels))})
     return graph_of(image, node, source)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("channels", "is_cropped"), [(1, True), (3, False)])
 def test_the_graph_for_a_gpu_is_built_of_operators_that_run_there(
-    dtype: str, channels: int
+    dtype: str, channels: int, is_cropped: bool
 ) -> None:
     """As nodes: no GPU is needed for that."""
     step = ElasticTransform.model_validate({"sigma": 2})
     with Pipeline(batch_size=2, num_threads=1, device_id=None):
-        node = gpu_graph(np.zeros((2, 30, 40, channels), dtype), step, "gpu")
+        node = gpu_graph(np.zeros((2, 30, 40, channels), dtype), step, is_cropped)
         names = [operator._op.schema_name for operator in operators(node)]
         check_runs_on_gpu(node)
     assert "experimental__Remap" in names
@@ -166,48 +161,6 @@ def test_pixels_reach_no_further_than_a_gpu_pads() -> None:
     across, down = np.abs(fields).max((0, 1, 2)) * (60 / 2, 50 / 2)
     assert across <= left < across + 3
     assert down <= top < down + 3
-
-
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> None:
-    """Looked up in NumPy as DALI documents its operator: whole numbers are centres of pixels.
-
-    Half-way over the image's edge, torchvision multiplies by the share that is inside twice.
-    """
-    from gpupipe.engines.dali.operators.image_functions import remap
-
-    rng = np.random.default_rng(0)
-    image = rng.random((30, 40, 3)).astype(np.float32)
-    alpha, fill = (30.0, 18.0), (0.3, 0.5, 0.7)
-    fields = make_displacement(5, (30, 40), Elastic(alpha, (1.0, 1.0)))[None]
-    moves = torch.from_numpy(fields)
-    top, left = reach = (10, 16)
-    _, (x, y) = remap(fields, reach, interpolation, fill)
-    padded = np.full((30 + 2 * top, 40 + 2 * left, 3), fill, np.float32)
-    padded[top:-top, left:-left] = image
-    inner = (0, slice(top, -top), slice(left, -left))
-    x, y = x[inner], y[inner]
-    assert x.min() >= 0
-    assert x.max() <= padded.shape[1] - 1
-    assert y.min() >= 0
-    assert y.max() <= padded.shape[0] - 1
-    if interpolation == "nearest":
-        made = padded[np.rint(y).astype(int), np.rint(x).astype(int)]
-    else:
-        i, j = np.floor(y).astype(int), np.floor(x).astype(int)
-        v, u = (y - i)[..., None], (x - j)[..., None]
-        upper = padded[i, j] * (1 - u) + padded[i, j + 1] * u
-        lower = padded[i + 1, j] * (1 - u) + padded[i + 1, j + 1] * u
-        made = upper * (1 - v) + lower * v
-    planes = torch.from_numpy(image).permute(2, 0, 1)
-    mode = InterpolationMode(interpolation)
-    expected = F.elastic(planes, moves, mode, list(fill)).permute(1, 2, 0).numpy()
-    inside = F.elastic(torch.ones(1, 30, 40), moves, mode)[0].numpy()
-    is_whole = (inside < 1e-6) | (inside > 1 - 1e-6)
-    assert is_whole.mean() > 0.5
-    differs = np.abs(made - expected).max(-1) > 1e-4
-    assert differs[is_whole].mean() < 1e-3
-    assert (expected == np.float32(fill)).all(-1).any(), "some pixels come from outside"
 
 
 @pytest.mark.parametrize(("fill", "values"), [(1, "usual"), (200, "filled")])

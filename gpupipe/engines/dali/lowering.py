@@ -26,13 +26,14 @@ from gpupipe.engines.dali.operators.array import ArrayTracer, feed_format, some_
 from gpupipe.engines.dali.operators.dtypes import as_integers, dali_type
 from gpupipe.engines.dali.operators.image import ImageTracer
 from gpupipe.engines.dali.operators.ops import Device
-from gpupipe.engines.dali.operators.subgraph import Emitted
+from gpupipe.engines.dali.operators.subgraph import Array, DeferredArrays, Emitted, Fed
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 from gpupipe.sampling.sampler import Plan
 
-Arrays = list[NDArray[Any]]
+Arrays = list[Array | list[Array]]
+"""Arguments to feed: arrays (B, ...), and lists of B arrays that may differ in shape."""
 Sizes = dict[str, NDArray[np.float64]]
 """The size of every sample of a batch, by field.
 
@@ -79,20 +80,23 @@ class Lowering:
             size: The sizes of the batch's samples.
 
         Returns:
-            One array (B, ...) for each input of the graph after the fields.
+            The arrays of each input of the graph after the fields.
 
         Raises:
             SampleIncompatibleError: A step cannot handle one of the samples.
             StepError: A plugin step failed.
         """
-        return _arrays(self.trace(plan, size))
+        return [
+            fed.make() if isinstance(fed, DeferredArrays) else np.ascontiguousarray(fed)
+            for fed in _list_fed(self.trace(plan, size))
+        ]
 
-    def example_arguments(self) -> Arrays:
-        """Return what `arguments` returns for an example batch of one sample.
+    def example_arguments(self) -> list[Fed]:
+        """Return the arguments of all operators for an example batch of one sample.
 
-        The arrays of all other batches have the same dtypes and numbers of axes.
+        The arguments of all other batches have the same dtypes and numbers of axes.
         """
-        return _arrays(self._example)
+        return _list_fed(self._example)
 
     def operators(self) -> list[Emitted]:
         """Return the operators of the graph, field by field. Needs no GPU, even for device "gpu".
@@ -111,13 +115,13 @@ class Lowering:
 
     def inputs(self) -> list[tuple[Any, int, str]]:
         """Return the dtype, ndim and layout of each input of the graph: fields, then arguments."""
-        arrays = self.example_arguments()
+        arguments = self.example_arguments()
         return [
             *(
                 (types.UINT8, 3, "HWC") if name in self._done else feed_format(spec)
                 for name, spec in self.job.pipeline.fields.items()
             ),
-            *((dali_type(array.dtype.name), array.ndim - 1, "") for array in arrays),
+            *((dali_type(fed.dtype.name), fed.ndim - 1, "") for fed in arguments),
         ]
 
     def add_to_graph(self, inputs: Iterable[Any]) -> list[Any]:
@@ -263,10 +267,9 @@ def decodes_regions(job: Job) -> bool:
     )
 
 
-def _arrays(traced: Mapping[str, Any]) -> Arrays:
-    """Return the arrays that the traced steps feed to the graph, in the order of its inputs."""
-    subgraphs = (tracer.subgraph() for tracer in traced.values())
-    return [np.ascontiguousarray(array) for subgraph in subgraphs for array in subgraph.arrays]
+def _list_fed(traced: Mapping[str, Any]) -> list[Fed]:
+    """Return what the traced steps feed to the graph, in the order of its inputs."""
+    return [fed for tracer in traced.values() for fed in tracer.subgraph().arrays]
 
 
 def build_graph(lowering: Lowering, device_id: int | None, source: Callable[[], list[Any]]) -> Any:

@@ -12,6 +12,7 @@ from gpupipe import config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.operators import fields
 from gpupipe.engines.dali.operators.image import ImageTracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.sampling.sampler import Plan
@@ -124,6 +125,22 @@ def test_only_what_differs_from_sample_to_sample_is_fed() -> None:
         ("int32", (2,)),
         *[("float32", (2,))] * 2,
     ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_noise_is_made_for_batches_alone(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    """The example that a graph is built from has 4096x4096 pixels where the size is unknown."""
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(fields.noise, "make_noise", refuse)
+    monkeypatch.setattr(fields, "make_displacement", refuse)
+    lowering = Lowering(job(["decode", "gaussian_noise", "elastic_transform"]), device, True)
+    assert len(lowering.operators()) == 4
+    assert [str(dtype) for dtype, _, _ in lowering.inputs()][1] == "DALIDataType.INT16"
+    with pytest.raises(AssertionError):
+        lowering.arguments(Plan(0, np.arange(1), 1, True), {"image": np.array([[30.0, 40.0]])})
 
 
 def test_values_are_those_that_the_graph_was_built_for() -> None:

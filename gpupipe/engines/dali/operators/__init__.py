@@ -9,7 +9,7 @@
     subgraph.Subgraph         operators, and the arrays to feed to them
             |
             v
-    DALI's operators          ops, color, image_functions, dtypes
+    DALI's operators          ops, color, image_functions, remap, dtypes
 
 `trial` runs the operator of a step on small images. The DALI engine, one folder up, imports
 this folder. Start reading in image.py.

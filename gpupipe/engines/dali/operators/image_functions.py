@@ -4,9 +4,8 @@ First come the color functions of `COLOR_OPS` that need statistics of the whole 
 neighbouring pixels. color.py has those that change each pixel alone, and `FUNCTIONS` lists both.
 All other color functions are computed by the formula in their row of `COLOR_OPS`.
 
-Then come `REMAP` and `call_torch`. On a CPU, DALI runs torch for them: in a single thread, for one
-image after another. DALI holds the GIL unless torch releases it. So both use one core, whatever
-`threads` is. On a GPU, DALI has an operator for remap, and none for `call_torch`.
+Then comes `call_torch`. On a CPU, DALI runs torch for it: in a single thread, for one image after
+another. DALI holds the GIL unless torch releases it. So it uses one core, whatever `threads` is.
 """
 
 from collections.abc import Callable, Sequence
@@ -259,66 +258,3 @@ def call_torch(
     return fn.python_function(
         pixels, *nodes, function=run, num_outputs=1, output_layouts=["HWC"], device="cpu"
     )
-
-
-Made = tuple[Make, tuple[Array, ...]]
-
-
-def python_function(
-    displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
-) -> Made:
-    """Return operators that call torchvision's `elastic`, and the arrays to feed to them.
-
-    See `remap` for the arguments. `reach` is not needed here.
-    """
-
-    def move(image: "Tensor", moves: NDArray[np.float32]) -> "Tensor":
-        import torch
-        from torchvision.transforms.v2 import InterpolationMode
-        from torchvision.transforms.v2 import functional as F
-
-        mode = InterpolationMode(interpolation)
-        output: Tensor = F.elastic(image, torch.from_numpy(moves)[None], mode, list(fill))
-        return output
-
-    return lambda pixels, moves: call_torch(pixels, [moves], move), (displacement,)
-
-
-def remap(
-    displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
-) -> Made:
-    """Return the operators of DALI's remap for GPUs, and the arrays to feed to them.
-
-    DALI's remap cannot fill pixels that come from outside the image. So the operators first add a
-    border of `fill` around the image, then remap, and then cut the border off.
-
-    A pixel that is interpolated across the image's edge becomes the weighted mean of the image and
-    `fill`. It is known that torchvision's pixel is darker there: torchvision multiplies the image's
-    part by its weight twice.
-
-    Args:
-        displacement: float32 (B, H, W, 2), [x, y] in units of half the width and height.
-        reach: The largest move along [y, x] in pixels, and so the width of the border.
-        interpolation: "nearest" or "bilinear".
-        fill: The value outside the image: one number, or one per channel.
-    """
-    mode = ops.find_interpolation(interpolation)
-    count, height, width, _ = displacement.shape
-    top, left = reach
-    shape = (height + 2 * top, width + 2 * left)
-    rows, columns = np.arange(height, dtype=np.float32), np.arange(width, dtype=np.float32)
-    inner = (slice(None), slice(top, top + height), slice(left, left + width))
-    x, y = (np.zeros((count, *shape), np.float32) for _ in range(2))
-    x[inner] = displacement[..., 0] * np.float32(width / 2.0) + columns + np.float32(left)
-    y[inner] = displacement[..., 1] * np.float32(height / 2.0) + rows[:, None] + np.float32(top)
-
-    def make(pixels: DataNode, x: DataNode, y: DataNode) -> DataNode:
-        padded = ops.cut(pixels, [-top, -left], list(shape), fill)
-        moved = fn.experimental.remap(padded, x.gpu(), y.gpu(), interp=mode, pixel_origin="center")
-        return ops.cut(moved, [top, left], [height, width], None)
-
-    return make, (x, y)
-
-
-REMAP: dict[str, Callable[..., Made]] = {"cpu": python_function, "gpu": remap}
-"""The function for each device. Its `__name__` is the name of the DALI operator that it uses."""

@@ -17,7 +17,7 @@ step must call the same primitives for every batch; see pipeline/primitives.py.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,28 @@ from gpupipe.engines.dali.operators.ops import Argument, Floats
 
 Array = NDArray[Any]
 """An argument with a row for each sample."""
-Value: TypeAlias = "Argument | Array"
+
+
+@dataclass(frozen=True)
+class DeferredArrays:
+    """An argument that is an array for each sample; the arrays may differ in shape.
+
+    Tracing does not make the arrays. So a graph can be built, and an example traced, without them.
+
+    Attributes:
+        dtype: The dtype of the arrays.
+        ndim: The number of axes, of which the first counts the samples.
+        make: Returns the arrays of a batch, one for each sample.
+    """
+
+    dtype: np.dtype[np.generic]
+    ndim: int
+    make: Callable[[], list[Array]]
+
+
+Fed: TypeAlias = "Array | DeferredArrays"
+"""An argument that is fed to the graph."""
+Value: TypeAlias = "Argument | Fed"
 Make = Callable[..., DataNode]
 """Adds operators to a graph: takes the pixels and the arguments, and returns the new pixels."""
 
@@ -55,7 +76,8 @@ class Subgraph:
         make: Called with the DataNode of the pixels, and with each argument. Returns the DataNode
             of the new pixels.
         arguments: The arguments of the operators. A NumPy array has a row for each sample, and is
-            fed to the graph. Any other value is the same for all samples and batches.
+            fed to the graph, as are DeferredArrays. Any other value is the same for all samples
+            and batches.
         emitted: The operators to list in reports and profiles, in order.
     """
 
@@ -64,9 +86,9 @@ class Subgraph:
     emitted: tuple[Emitted, ...] = ()
 
     @property
-    def arrays(self) -> list[Array]:
+    def arrays(self) -> list[Fed]:
         """The arguments that are fed to the graph, in order."""
-        return [a for a in self.arguments if isinstance(a, np.ndarray)]
+        return [a for a in self.arguments if _is_fed(a)]
 
     def subgraphs(self, device: str) -> "list[Subgraph]":
         """Return [self], so that a Subgraph can be used like the nodes of fusion.py."""
@@ -83,9 +105,7 @@ class Subgraph:
         Returns:
             The DataNode of the new pixels.
         """
-        return self.make(
-            pixels, *(next(nodes) if isinstance(a, np.ndarray) else a for a in self.arguments)
-        )
+        return self.make(pixels, *(next(nodes) if _is_fed(a) else a for a in self.arguments))
 
 
 def operator(
@@ -151,6 +171,10 @@ def blend(branches: Sequence[Subgraph], total: Subgraph) -> Subgraph:
         return total.make([part.make(pixels, *own) for part, own in shares], *of_total)
 
     return Subgraph(make, _arguments(parts), _emitted(parts))
+
+
+def _is_fed(value: Value) -> TypeGuard[Fed]:
+    return isinstance(value, np.ndarray | DeferredArrays)
 
 
 def convert_argument(values: Array) -> Array:

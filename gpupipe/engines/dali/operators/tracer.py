@@ -19,9 +19,10 @@ from nvidia.dali.data_node import DataNode
 
 from gpupipe.augment.elastic import Elastic
 from gpupipe.engines.dali.operators import color, dtypes, fields, ops, subgraph
-from gpupipe.engines.dali.operators.image_functions import REMAP, call_torch, find_operators
+from gpupipe.engines.dali.operators.image_functions import call_torch, find_operators
 from gpupipe.engines.dali.operators.ops import Floats, argument
-from gpupipe.engines.dali.operators.subgraph import Array, Make, Subgraph, Value
+from gpupipe.engines.dali.operators.remap import REMAP
+from gpupipe.engines.dali.operators.subgraph import Array, Fed, Make, Subgraph, Value
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix, describe_small_image
 from gpupipe.pipeline.primitives import Pair, Seeds
@@ -136,10 +137,11 @@ class DaliTracer(ABC):
         window = (argument(v, 1, np.float32) for v in (anchor, shape))
         self._on_pixels("erase", partial(ops.erase, value=value), *window)
         if seeds is not None:
-            self.add(fields.fill_windows(self.spec, self.present, seeds, anchor, shape), False)
+            images = self.spec, self._size, self.present
+            self.add(fields.fill_windows(*images, seeds, anchor, shape), False)
 
-    def add(self, values: Array, clip: bool) -> None:
-        """Add int16 numbers to uint8 images, or float32 numbers to others; all (B, H, W, C)."""
+    def add(self, values: Fed, clip: bool) -> None:
+        """Add int16 numbers to uint8 images, or float32 numbers to others; all (H, W, C)."""
         dtype = self.spec.dtype
 
         def make(pixels: DataNode, values: DataNode) -> DataNode:
@@ -148,16 +150,17 @@ class DaliTracer(ABC):
         self._on_pixels("add", dtypes.in_float32(make, dtype), values)
 
     def add_noise(self, seeds: Seeds, mean: float, sigma: float, clip: bool) -> None:
-        self.add(fields.make_noise(self.spec, self.present, seeds, mean, sigma), clip)
+        images = self.spec, self._size, self.present
+        self.add(fields.make_noise(*images, seeds, mean, sigma), clip)
 
     def elastic(
         self, seeds: Seeds, alpha: Pair, sigma: Pair, interpolation: str, fill: ops.Fill
     ) -> None:
         ops.find_interpolation(interpolation)
         how, operator = Elastic(alpha, sigma), REMAP[self.device]
-        moves = fields.make_displacements(self.spec, self.present, seeds, how)
-        make, arrays = operator(moves, how.reach, interpolation, fill)
-        self._on_pixels(operator.__name__, dtypes.in_float32(make, self.spec.dtype), *arrays)
+        moves = fields.make_displacements(self._size, self.present, seeds, how)
+        make, arguments = operator(moves, self._size, how.reach, interpolation, fill)
+        self._on_pixels(operator.__name__, dtypes.in_float32(make, self.spec.dtype), *arguments)
 
     def call_torch(self, function: Callable[..., Any], *values: Array, size: Any = None) -> None:
         if self.device == "gpu":
