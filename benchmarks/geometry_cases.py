@@ -217,6 +217,18 @@ GEOMETRY_CASES: dict[str, Case] = {
     "random_erasing": Case(
         {"random_erasing": {"p": 1}}, [("RandomErasing", {"p": 1})], [("Erasing", {})]
     ),
+    # Normal numbers; Albumentations draws uniform ones, before or after the conversion to floats.
+    "random_erasing random": Case(
+        {"random_erasing": {"p": 1, "value": "random"}},
+        [
+            ("ToDtype", {"dtype": "float32", "scale": True}),
+            ("RandomErasing", {"p": 1, "value": "random"}),
+        ],
+        [
+            [("ToFloat", {"max_value": 255}), ("Erasing", {"fill": "random"})],
+            [("Erasing", {"fill": "random"}), ("ToFloat", {"max_value": 255})],
+        ],
+    ),
     "coarse_dropout": Case(
         {"coarse_dropout": {"p": 1}},
         albumentations=[("CoarseDropout", {**_HOLES, "fill": 0})],

@@ -31,7 +31,7 @@ COUNT = 64
 _PHOTOGRAPH = (SIDE, SIDE)
 _BATCH_SIZE = 16
 _QUALITY = 95
-_FLOATS_ONLY = {"normalize"}
+_FLOATS_ONLY = {"normalize", "random_erasing random"}
 """Steps that need a to_dtype before them if the images are uint8."""
 _WARM_PASSES, _SLOW = 3, 0.5
 """Passes before the measurement; after one of more than so many seconds, the last."""
