@@ -34,6 +34,7 @@ PyObject* stat_files(PyObject*, PyObject* paths);
 PyObject* normal_field(PyObject*, PyObject* arguments);
 PyObject* uniform_field(PyObject*, PyObject* arguments);
 PyObject* noise_stage(PyObject*, PyObject* arguments);
+PyObject* noise_window_stage(PyObject*, PyObject* arguments);
 PyObject* displacement(PyObject*, PyObject* arguments);
 PyObject* draw_uniforms(PyObject*, PyObject* arguments);
 PyObject* window_factors(PyObject*, PyObject* arguments);
@@ -182,6 +183,13 @@ PyMethodDef kMethods[] = {
     {"noise_stage", noise_stage, METH_VARARGS,
      "noise_stage(seeds, scale, mean, clip) -> stage\n\n"
      "Add scale * noise + mean to an image of uint8 or float32. `seeds` is int64 (B,)."},
+    {"noise_window_stage", noise_window_stage, METH_VARARGS,
+     "noise_window_stage(windows, seeds, output) -> stage\n\n"
+     "Set [top, left, height, width], int64 (B, 4), inside each image of float32 to the numbers "
+     "that normal_field draws for (height, width, channels). `seeds` is int64 (B,). With an output, "
+     "(batch, table, None) as for deliver_stage, do that in the slots that a stage before this one "
+     "wrote, of float32, float16, or bfloat16, which is passed as int16. A window without pixels "
+     "changes nothing."},
     {"displacement", displacement, METH_VARARGS,
      "displacement(seed, ((alpha_x, alpha_y), kernel_x, kernel_y), field)\n\n"
      "Fill a contiguous array (H, W, 2) of float32 with the displacements of an elastic "

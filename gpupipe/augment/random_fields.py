@@ -50,8 +50,8 @@ def draw_normal(seed: int, count: int) -> NDArray[np.float32]:
     key, blocks = _make_key(seed), -(-count // _BLOCK)
     drawn = np.empty((blocks, 2, _HALF), np.float32)
     for part in _iter_parts(blocks, _PART // _HALF):
-        first = np.arange(part.start, part.stop, dtype=np.uint32)[:, None] * np.uint32(_BLOCK)
-        numbers = first + np.arange(_HALF, dtype=np.uint32)
+        first = np.arange(part.start * _BLOCK, part.stop * _BLOCK, _BLOCK, dtype=np.uint32)
+        numbers = np.add.outer(first, np.arange(_HALF, dtype=np.uint32))
         second = _hash(numbers + np.uint32(_HALF), key)
         drawn[part, 0], drawn[part, 1] = _transform(_hash(numbers, key), second)
     return drawn.reshape(-1)[:count]

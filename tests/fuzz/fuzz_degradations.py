@@ -55,16 +55,19 @@ class Fuzzer:
         rng = np.random.default_rng([33, number])
         image = self.make_image(rng)
         before, made = image.copy(), []
-        kind = ("noise", "elastic", "jpeg")[int(rng.integers(3))]
+        kind = ("noise", "noise window", "elastic", "jpeg")[int(rng.integers(4))]
         seeds, quality = rng.integers(0, 2**53, 1), int(rng.integers(1, 101))
         mean, sigma = rng.normal(0, 1), float(rng.exponential(0.2))
         alpha, blur = rng.exponential(40, 2).tolist(), rng.exponential(1.5, 2).tolist()
+        window = rng.integers(-1, [*image.shape[:2], *image.shape[:2]])
         fill, is_bilinear = tuple(rng.integers(0, 256, 4).tolist()), bool(rng.integers(2))
         for variant in reversed(_kernels.variants()):
             _kernels.select(variant)
             if kind == "noise":
                 how = noise.scale_noise(mean, sigma, image.dtype.name)
                 stage = _kernels.noise_stage(seeds, *how, is_bilinear)
+            elif kind == "noise window":
+                stage = _kernels.noise_window_stage(window[None], seeds, None)
             elif kind == "elastic":
                 elastic = Elastic(tuple(alpha), tuple(blur))
                 stage = _kernels.elastic_stage(seeds, elastic.arguments, is_bilinear, fill)
@@ -81,6 +84,8 @@ class Fuzzer:
         if kind == "noise":
             drawn = random_fields.draw_normal(int(seeds[0]), image.size).reshape(image.shape)
             expected = add_noise(before, drawn, mean, sigma, is_bilinear)
+        elif kind == "noise window":
+            expected = fill_window(before, window.tolist(), int(seeds[0]))
         elif kind == "jpeg" and made[0] is not None:
             expected = encode_and_decode(before, quality)
         if (made[0] is None) != (expected is None) or (
@@ -100,6 +105,20 @@ def add_noise(
         total = image + np.clip(values, -255, 255).astype(np.int16)
         return np.clip(total, 0, 255).astype(np.uint8)
     return np.clip(image + values, 0, 1) if clip else image + values
+
+
+def fill_window(image: NDArray[Any], window: list[int], seed: int) -> NDArray[Any] | None:
+    """Return the image with noise in its window; None if the extension leaves it to Python."""
+    top, left, height, width = window
+    if image.dtype == np.uint8:
+        return None
+    if not height or not width:
+        return image
+    if min(window) < 0 or top + height > image.shape[0] or left + width > image.shape[1]:
+        return None
+    part = image[top : top + height, left : left + width]
+    part[...] = random_fields.draw_normal(seed, part.size).reshape(part.shape)
+    return image
 
 
 def encode_and_decode(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:

@@ -168,6 +168,23 @@ def noise(image: Any) -> Iterator[Create]:
     yield then_deliver(_kernels.noise_stage(np.array([1]), 1.0, 0.0, True))
 
 
+def noise_window(image: Any) -> Iterator[Create]:
+    height, width = image.shape[:2]
+    top, left, seed = height // 2, width // 2, np.array([1])
+    windows = np.array([[top, left, height - top, width - left]])
+
+    def create(output: Any) -> Any:
+        deliver = _kernels.deliver_stage(None, output)
+        if output is None and image.itemsize == 4:
+            return _kernels.noise_window_stage(windows, seed, None)
+        if output is None or output[0].dtype == "uint8":
+            return deliver
+        then = _kernels.noise_window_stage(windows, seed, (*output[:2], None))
+        return _kernels.program((deliver, then))
+
+    yield create
+
+
 def elastic(image: Any) -> Iterator[Create]:
     how = Elastic((1.0, 1.0), (0.1, 0.1)).arguments
     for is_bilinear in (False, True):
@@ -199,7 +216,7 @@ def color(image: Any) -> Iterator[Create]:
 KERNELS = {
     function.__name__: function
     for function in (move, crop, window, pad, resize, shrink, warp, transpose, erase, noise)
-} | {function.__name__: function for function in (elastic, jpeg, blend, color)}
+} | {function.__name__: function for function in (noise_window, elastic, jpeg, blend, color)}
 
 
 def run_on_images(kernel: str) -> int:

@@ -25,6 +25,7 @@ from gpupipe.engines.cpu.compiled_kernels import (
     StageOutput,
     as_pixel,
     can_make,
+    create_noise_stage,
     is_image,
     run_alone,
     stage_kernel,
@@ -41,6 +42,8 @@ _extension = find_extension()
 
 _Values = tuple[torch.dtype, Array | None, NDArray[np.float32] | None]
 """The dtype of the batch, and the table and the coefficients of a StageOutput."""
+_NOISE = {getattr(torch, name): name for name in ("float32", "float16", "bfloat16")}
+"""The dtypes of batches that the extension writes noise to."""
 
 
 def _find_warp(match: Match) -> CreateStage | None:
@@ -169,20 +172,31 @@ class _Delivery:
         """Return the stage that writes all samples to their slots, and erases there.
 
         Return None if the samples differ in size and may not, if there is no memory for them, or if
-        noise is written to windows.
+        the extension writes no noise of the dtype.
         """
         dtype, table, coefficients = self.find_values()
-        if self.erase is not None and self.erase.seeds is not None:
+        if not self._can_erase(dtype):
             return None
         batch = self.deliver.begin_all(self.channels, dtype)
         if batch is None:
             batch = self.deliver.begin_each(self.channels, dtype)
         if batch is None:
             return None
-        if self.erase is None:
+        erase = self.erase
+        if erase is None:
             return self.create((batch, table, coefficients, None, None))
-        value = _make_pixel(self.erase.value, self.erase.spec.dtype, self.channels, dtype)
-        return self.create((batch, table, coefficients, self.erase.windows, value))
+        if erase.seeds is not None:
+            write = self.create((batch, table, coefficients, None, None))
+            fill = create_noise_stage(erase, (batch, table, None))
+            return Stage(_extension.program((write, fill)))
+        value = _make_pixel(erase.value, erase.spec.dtype, self.channels, dtype)
+        return self.create((batch, table, coefficients, erase.windows, value))
+
+    def _can_erase(self, dtype: torch.dtype) -> bool:
+        """Return whether a stage erases in a batch of this dtype. It rounds noise only once."""
+        if self.erase is None or self.erase.seeds is None:
+            return True
+        return dtype in _NOISE and self.erase.spec.dtype in ("float32", _NOISE[dtype])
 
     def run(self, pixels: Pixels, row: int) -> None:
         """Write a sample to its slot in the batch; do nothing if it has none.

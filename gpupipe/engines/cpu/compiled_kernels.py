@@ -134,11 +134,27 @@ def _bind_transpose(match: Match) -> Kernel | None:
 def _bind_erase(match: Match) -> Kernel | None:
     erase = match[ops.EraseOp]
     value = as_pixel(erase.value, erase.spec)
-    if value is None or erase.seeds is not None:
+    if value is None:
         return None
+    if erase.seeds is not None:
+        return stage_kernel("kernels.erase", lambda: create_noise_stage(erase, None))
     return stage_kernel(
         "kernels.erase", lambda: Stage(_extension.erase_stage(erase.windows, value))
     )
+
+
+def create_noise_stage(
+    erase: ops.EraseOp, output: tuple[Array | list[Array], Array | None, None] | None
+) -> Stage:
+    """Return the stage of an EraseOp with seeds.
+
+    Args:
+        erase: The operation.
+        output: Where another stage has written the images: the batch (B, C, H, W), or its parts,
+            and the table of that stage. None to pass an image of float32 on.
+    """
+    seeds = np.ascontiguousarray(erase.seeds, np.int64)
+    return Stage(_extension.noise_window_stage(erase.windows, seeds, output))
 
 
 def _bind_switch(match: Match) -> Kernel:

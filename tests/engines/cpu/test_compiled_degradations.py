@@ -21,6 +21,7 @@ from gpupipe.augment import noise, random_fields
 from gpupipe.augment.elastic import Elastic, make_displacement
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.compiled_degradations import create_rules
+from gpupipe.engines.cpu.pixels import view_as_array
 from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.pipeline.step import Spec
 from helpers.kernel_variants import extension
@@ -58,7 +59,7 @@ def run(stage: Any, image: Any, row: int = 0) -> NDArray[Any] | None:
     return None if pixels is None else np.asarray(pixels)
 
 
-@pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 70_000])
+@pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 70_000, 150_000])
 def test_all_variants_draw_the_numbers_of_the_reference(variant: str, count: int) -> None:
     for seed in (0, -1, 2**53 - 1, 12345):
         normal, uniform = np.empty(count, np.float32), np.empty(count, np.float32)
@@ -108,6 +109,72 @@ def test_noise_leaves_no_trace_of_what_is_no_number(variant: str) -> None:
     assert made is not None
     assert np.isnan(made[0, 0, 0])
     assert made[0, 0, 1:].tolist() == [1.0, 0.0, 0.5]
+
+
+def draw_window(seed: int, shape: tuple[int, int, int]) -> NDArray[np.float32]:
+    return random_fields.draw_normal(seed, int(np.prod(shape))).reshape(shape)
+
+
+def test_all_variants_fill_windows_with_the_noise_of_the_reference(variant: str) -> None:
+    for image in images("float32"):
+        height, width, channels = image.shape
+        top, left, before = height // 3, width // 3, image.copy()
+        window = height - top, width - left
+        stage = extension.noise_window_stage(np.array([[top, left, *window]] * 3), SEEDS, None)
+        expected = image.copy()
+        expected[top:, left:] = draw_window(int(SEEDS[2]), (*window, channels))
+        planes = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+        for source in (image, planes):
+            assert np.array_equal(run(stage, source, 2), expected)  # type: ignore[arg-type]
+        assert np.array_equal(image, before), "the memory of another is not changed"
+        empty = extension.noise_window_stage(np.array([[5, 5, 0, 4]] * 3), SEEDS, None)
+        assert np.array_equal(run(empty, image, 1), image)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_all_variants_fill_windows_of_slots(variant: str, dtype: str, layout: str) -> None:
+    """Rounded as torch rounds them."""
+    kind = getattr(torch, dtype)
+    for height, width in SIZES:
+        for channels in (1, 2, 3, 4):
+            window = [height // 2, width // 2, height - height // 2, width - width // 2]
+            planes = torch.full((3, channels, height, width), 9, dtype=kind)
+            pixels = torch.full((3, height, width, channels), 9, dtype=kind)
+            batch = planes if layout == "CHW" else pixels.permute(0, 3, 1, 2)
+            table = None if dtype == "float32" else np.zeros((channels, 256), np.int16)
+            stage = extension.noise_window_stage(
+                np.array([window] * 3), SEEDS, (view_as_array(batch), table, None)
+            )
+            image = np.zeros((height, width, channels), np.uint8)
+            assert extension.run_program(stage, [0, 1], [image, image]) == []
+            for row, seed in enumerate(SEEDS.tolist()):
+                expected = torch.full((height, width, channels), 9, dtype=kind)
+                if row < 2:
+                    drawn = draw_window(seed, (*window[2:], channels))
+                    expected[window[0] :, window[1] :] = torch.from_numpy(drawn).to(kind)
+                assert torch.equal(batch[row].permute(1, 2, 0), expected)
+
+
+def test_small_numbers_are_rounded_as_torch_rounds_them() -> None:
+    """Those below 2**-14, which float16 holds with fewer bits."""
+    count = 1 << 18
+    drawn = torch.from_numpy(random_fields.draw_normal(0, count))
+    assert int((drawn.abs() < 2.0**-14).sum()) > 5
+    batch = torch.zeros(1, 1, 1, count, dtype=torch.float16)
+    output = batch.numpy(), np.zeros((1, 256), np.float16), None
+    stage = extension.noise_window_stage(np.array([[0, 0, 1, count]]), SEEDS[1:2], output)
+    assert extension.run_program(stage, [0], [np.zeros((1, 1, 1), np.uint8)]) == []
+    assert torch.equal(batch[0, 0, 0], drawn.half())
+
+
+def test_windows_that_take_no_noise_are_left_to_python() -> None:
+    image, seed = np.zeros((8, 9, 3), np.float32), SEEDS[:1]
+    for window in ([-1, 0, 5, 5], [0, 0, 9, 5], [0, 2**62, 5, 2**62], [0, 5, 2, 5]):
+        assert run(extension.noise_window_stage(np.array([window]), seed, None), image) is None
+    inside = np.array([[0, 0, 5, 5]])
+    stage = extension.noise_window_stage(inside, seed, None)
+    assert run(stage, image.astype(np.uint8)) is None
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
@@ -192,6 +259,11 @@ def test_what_no_jpeg_holds_is_left_to_python() -> None:
 
 FIELD = np.empty((30, 30, 2), np.float32)
 KERNEL = np.ones((2, 1), np.float32)
+WINDOWS = np.array([[0, 0, 2, 2]] * 3)
+
+
+def output(dtype: str, rows: int = 3) -> Any:
+    return np.zeros((rows, 3, 4, 5), dtype), np.zeros((3, 256), dtype), None
 
 
 @pytest.mark.parametrize(
@@ -202,6 +274,11 @@ KERNEL = np.ones((2, 1), np.float32)
         (lambda: jpeg.jpeg_stage(np.array([50], np.int32)), "qualities"),
         (lambda: extension.noise_stage(SEEDS.astype(float), 1.0, 0.0, True), "seeds"),
         (lambda: extension.noise_stage(SEEDS[::2], 1.0, 0.0, True), "seeds"),
+        (lambda: extension.noise_window_stage(WINDOWS[:2], SEEDS, None), "number of rows"),
+        (lambda: extension.noise_window_stage(WINDOWS, SEEDS.astype(float), None), "seeds"),
+        (lambda: extension.noise_window_stage(WINDOWS, SEEDS, output("uint8")), "bfloat16"),
+        (lambda: extension.noise_window_stage(WINDOWS, SEEDS, output("float64")), "bfloat16"),
+        (lambda: extension.noise_window_stage(WINDOWS, SEEDS, output("float32", 2)), "rows"),
         (lambda: extension.normal_field(1, np.empty(4, np.float64)), "not of float32"),
         (lambda: extension.displacement(1, ((1, 1), KERNEL, KERNEL), FIELD[0]), "3"),
         (lambda: extension.displacement(1, ((1, 1), KERNEL, KERNEL), FIELD[..., :1]), "field"),

@@ -47,6 +47,9 @@ FORMATS = [
         [*CROP, {"to_dtype": {"dtype": "float16", "scale": True}}, erasing(0.333)],
         ["decode", {"resize": {"size": 70}}, CENTER, *FLOATS, erasing(-1, p=1.0)],
         [{"decode": {"mode": "gray"}}, CENTER, FLOATS[0], erasing([0.7])],
+        [*CROP, *FLOATS, erasing("random")],
+        [*CROP, {"to_dtype": {"dtype": "float16", "scale": True}}, erasing("random")],
+        [{"decode": {"mode": "gray"}}, CENTER, FLOATS[0], erasing("random"), erasing("random")],
     ],
     ids=str,
 )

@@ -82,9 +82,8 @@ def list_not_compiled(dtype: str, cases: dict[str, Any]) -> tuple[set[str], set[
     for name, case in cases.items():
         ((step, options),) = case.items()
         is_far = dtype != "uint8" and step in WARPS and is_nearest(case)
-        is_noisy = options.get("value") == "random"
         is_other = dtype != "uint8" and options.get("dtype", dtype) != dtype
-        if step == "python" or is_noisy or is_other or is_far:
+        if step == "python" or is_other or is_far:
             slow.add(name)
         if step in ("to_dtype", "normalize"):
             converting.add(name)
