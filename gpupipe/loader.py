@@ -82,6 +82,24 @@ class MixesBatches(Protocol):
         """
 
 
+@runtime_checkable
+class PadsImages(Protocol):
+    """An engine that can write images of unequal size into one padded tensor."""
+
+    def padded_batches(
+        self, plans: Iterator[Plan], pad_to: int
+    ) -> Generator[tuple[Plan, Batch], None, None]:
+        """Yield each plan with its batch; otherwise as `BatchStream.batches`.
+
+        A field of images may be a tensor such as "image" (B, C, H, W), with zeros beyond the end of
+        each image, in place of "image.values". The batch has "image.shapes" in any case.
+
+        Args:
+            plans: The plans of one or more epochs.
+            pad_to: H and W are the smallest multiples of this number that hold all images.
+        """
+
+
 class Loader:
     """Delivers epochs of batches.
 
@@ -146,6 +164,8 @@ class Loader:
         self.mixer = BatchMixer(stage, config.loader.seed, index.classes, on_engine)
         if self._gets_mixed and isinstance(engine, MixesBatches):
             start_run = partial(engine.mixed_batches, mix=self.mixer.mix_planned)
+        if (pad_to := self._format.pad_to) is not None and isinstance(engine, PadsImages):
+            start_run = partial(engine.padded_batches, pad_to=pad_to)
         self._life_cycle = LifeCycle(
             engine, parts.sampler, parts.population, start_run, self._locate_errors
         )

@@ -41,8 +41,9 @@ class Ragged:
                 f"offsets are {self.offsets.dtype} {tuple(self.offsets.shape)}, but should be "
                 "int64 (B + 1,)"
             )
-        first, last = int(self.offsets[0]), int(self.offsets[-1])
-        if first or last != len(values) or bool((self.offsets.diff() < 0).any()):
+        array = self.offsets.numpy()  # which holds the interpreter's lock for less time than torch
+        first, last = int(array[0]), int(array[-1])
+        if first or last != len(values) or (array[1:] < array[:-1]).any():
             raise ValueError(
                 f"offsets run from {first} to {last}, but should ascend from 0 to {len(values)}, "
                 "the number of rows"
@@ -82,7 +83,7 @@ class Ragged:
 
     def unbind(self) -> tuple[Tensor, ...]:
         """Return the rows of each sample as views (N, ...)."""
-        return torch.split(self.values, self.counts.tolist())
+        return torch.split_with_sizes(self.values, self.counts.tolist())
 
     def pad(self, value: float, length: int | None = None) -> tuple[Tensor, Tensor]:
         """Return the rows of all samples in one dense tensor.

@@ -4,7 +4,7 @@ Protocols that only one command or one kind of source needs are defined where th
 `gpupipe.bench.candidates.Tunable`, `gpupipe.bench.compare.Comparable`,
 `gpupipe.bench.plan.Checkable`, `gpupipe.bench.profile.Profilable`,
 `gpupipe.loading.assembly.HoldsFiles`, `gpupipe.loading.assembly.Connects`,
-`gpupipe.loading.ignored_settings.ExplainsUnused` and `gpupipe.loader.MixesBatches`.
+`gpupipe.loading.ignored_settings.ExplainsUnused`, `gpupipe.loader.MixesBatches` and `PadsImages`.
 """
 
 import itertools

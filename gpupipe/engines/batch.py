@@ -1,6 +1,6 @@
 """What all engines share to make a batch: its format, labels, a check of shapes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpupipe.annotations.batch_annotations import OFFSETS
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.layout import canonical_layout
 from gpupipe.engines.base import Batch, Job
 from gpupipe.errors import ShapeError
 from gpupipe.runtime.batch_memory import BatchMemory
@@ -16,8 +17,8 @@ from gpupipe.runtime.memory import to_device
 from gpupipe.sampling.sampler import Plan
 from gpupipe.sampling.siblings import Siblings
 
-Shapes = dict[str, tuple[int, ...]]
-"""The shape of each field of one delivered sample, by field name."""
+Shapes = Mapping[str, Sequence[tuple[int, ...]]]
+"""The shapes of the delivered samples of a batch, by field."""
 SHAPES = ".shapes"
 """The suffix of the shapes of samples that differ in size; their elements have VALUES."""
 _PART_BYTES = 1 << 20
@@ -37,6 +38,18 @@ class DeliveryFormat:
     dtype: str | None
     layout: str | None
     channels_last: bool
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether the channels of a pixel are next to each other, as in (H, W, C)."""
+        return self.channels_last or self.layout == "HWC"
+
+    def deliver_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Convert the shape of a sample from the order of axes of steps to that of delivery."""
+        if self.layout is None:
+            return shape
+        sizes = dict(zip(canonical_layout(self.layout), shape, strict=True))
+        return tuple(sizes[axis] for axis in self.layout)
 
     @classmethod
     def of(cls, job: Job, name: str) -> "DeliveryFormat":
@@ -129,30 +142,29 @@ def unflatten(values: torch.Tensor, shapes: torch.Tensor) -> list[torch.Tensor]:
     """
     counts = shapes.prod(1).tolist()
     parts = torch.split(values, counts) if counts else ()
-    return [part.view(shape) for part, shape in zip(parts, shapes.tolist(), strict=True)]
+    return [part.view(*shape) for part, shape in zip(parts, shapes.tolist(), strict=True)]
 
 
-def shapes_as_tensors(shapes: Sequence[Shapes]) -> Batch:
-    """Return the shapes of all samples, int64 (B, axes), by their name in a batch."""
-    names = shapes[0] if shapes else ()
-    return {
-        name + SHAPES: torch.tensor([of_sample[name] for of_sample in shapes]) for name in names
-    }
+def shapes_as_tensors(shapes: Shapes) -> Batch:
+    """Return the shapes of the samples of a batch, int64 (B, axes), by their name in it."""
+    arrays = {name + SHAPES: np.array(of_field, np.int64) for name, of_field in shapes.items()}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
+def check_shapes(shapes: Shapes, plan: Plan, job: Job) -> None:
     """Raise ShapeError, naming two samples, if samples of a batch differ in the shape of a field.
 
     Args:
-        shapes: The shapes of each sample.
+        shapes: The shapes of the samples, by field.
         plan: The plan of the batch.
         job: The job, for the names of fields and samples.
     """
     for name in job.pipeline.outputs:
-        other = next((i for i, s in enumerate(shapes) if s[name] != shapes[0][name]), None)
+        first = shapes[name][0]
+        other = next((i for i, shape in enumerate(shapes[name]) if shape != first), None)
         if other is not None:
             raise ShapeError(
-                _explain(name, [(int(plan.ids[i]), shapes[i][name]) for i in (0, other)], job)
+                _explain(name, [(int(plan.ids[i]), shapes[name][i]) for i in (0, other)], job)
             )
 
 

@@ -8,6 +8,7 @@ loader.collate    what a function of the user's makes of the samples
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.annotations.batch_annotations import OFFSETS, VALUES, list_ragged
@@ -21,7 +22,7 @@ from gpupipe.runtime.batch_memory import BatchMemory
 from gpupipe.runtime.memory import to_device
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
 
     from gpupipe.annotations.ragged import Ragged
 
@@ -54,7 +55,15 @@ class BatchFormat:
         call: CollateCall | None = self._loader.collate
         self._collate = None if call is None else call.find()
         self._ragged = list_ragged(self._pipeline) if self._pipeline.annotations else {}
+        self._boxes = [name for name, spec in self._ragged.items() if spec.kind == "boxes"]
         self._main = self._pipeline.main_outputs[0]
+        shapes, format = self._loader.shapes, self._loader.format
+        self._is_detection = format == "torchvision" or (format in _PADDED and bool(self._boxes))
+        self._has_own_mask = format in _PADDED and self._collate is None
+        """Whether the conversion to the format makes the mask of the main images."""
+        self._is_padded = shapes != "equal" and (
+            format in _PADDED or (shapes == "padded" and format != "torchvision")
+        )
         self._memory = BatchMemory(spare=2 * len(self._pipeline.outputs))
         self._first_label = 0 if is_zero_free(classes) else 1
         """What torchvision's format adds to labels: 0 stands for the background there."""
@@ -76,51 +85,78 @@ class BatchFormat:
             StepError: The collate function raises.
         """
         if self._loader.shapes != "equal":
-            images = batch[self._main + VALUES]
             for name in self._pipeline.outputs:
                 self._split(name, batch)
-        else:
-            images = batch[self._main]
         if as_tuple and self._collate is None:
             every = tuple(batch[name] for name in self._pipeline.main_outputs)
             return every if self._pipeline.views else every[0], batch["label"]
         ids = batch.pop("id")
         if self._loader.ids:
-            batch["id"] = to_device(ids, images.device)
+            batch["id"] = to_device(ids, batch[self._main][0].device)
         if self._ragged:
             self._join(batch)
         if self._collate is not None:
-            count = len(batch[self._main])
-            samples = [{name: value[n] for name, value in batch.items()} for n in range(count)]
-            return collate(self._collate, samples)
+            return collate(self._collate, list_samples(batch))
         convert = self._conversions.get(self._loader.format)
         return batch if convert is None else convert(batch)
 
+    @property
+    def pad_to(self) -> int | None:
+        """The multiple to which both sides of images are padded; None if images are not padded."""
+        return self._loader.pad_to if self._is_padded else None
+
     def _split(self, name: str, batch: Batch) -> None:
         """Replace the elements of images that differ in size by a list, or by a padded tensor."""
-        import torch
-
         from gpupipe.engines.batch import SHAPES, unflatten
 
         shapes = batch.pop(name + SHAPES)
-        images = unflatten(batch.pop(name + VALUES), shapes)
-        format = self._loader.format
-        if format == "torchvision" or (format not in _PADDED and self._loader.shapes == "list"):
-            batch[name] = images
-            return
         # An image has the axes (C, H, W); any other array is padded along all of its axes.
         is_image = shapes.shape[1] == 3 and self._pipeline.is_image_file(name)
-        multiple = self._loader.pad_to if is_image else 1
-        largest = shapes.max(0).values
-        sides = -(-largest[1:] // multiple) * multiple if is_image else largest[1:]
-        padded = self._join_padded(images, (int(largest[0]), *sides.tolist()))
+        if name not in batch:  # the engine did not pad them
+            images = unflatten(batch.pop(name + VALUES), shapes)
+            if not self._is_padded:
+                batch[name] = images
+                return
+            multiple = self._loader.pad_to if is_image else 1
+            largest = shapes.max(0).values
+            sides = -(-largest[1:] // multiple) * multiple
+            padded = self._join_padded(images, (int(largest[0]), *sides.tolist()))
+        else:
+            padded = batch.pop(name)
         batch[name] = padded
         if is_image:
-            sizes, (high, wide) = shapes[:, 1:], padded.shape[-2:]
-            rows = torch.arange(high)[:, None] < sizes[:, :1, None]
-            mask = rows & (torch.arange(wide) < sizes[:, 1:, None])
-            batch[f"{name}_mask"] = to_device(mask, padded.device)
-            batch[f"{name}_sizes"] = to_device(sizes.contiguous(), padded.device)
+            sizes = shapes[:, 1:].contiguous()
+            if name != self._main or not self._has_own_mask:
+                batch[f"{name}_mask"] = self._find_mask(padded, sizes)
+                sizes = to_device(sizes, padded.device)
+            batch[f"{name}_sizes"] = sizes
+
+    def _find_mask(
+        self,
+        images: "Tensor",
+        sizes: "Tensor",
+        dtype: "dtype | None" = None,
+        is_padding: bool = False,
+    ) -> "Tensor":
+        """Return which pixels of padded images belong to them, (B, H, W).
+
+        Args:
+            images: The images, (B, C, H, W).
+            sizes: The [height, width] of each without the padding, int64 (B, 2), on the CPU.
+            dtype: The dtype of the mask; bool by default.
+            is_padding: Return which pixels do not belong to them.
+        """
+        import torch
+
+        count, _, high, wide = images.shape
+        mask = self._memory.allocate((count, high, wide), dtype or torch.bool)
+        rows = torch.arange(high)[:, None] < sizes[:, :1, None]
+        columns = torch.arange(wide) < sizes[:, 1:, None]
+        if is_padding:
+            torch.logical_or(~rows, ~columns, out=mask)
+        else:
+            torch.logical_and(rows, columns, out=mask)
+        return to_device(mask, images.device)
 
     def _join_padded(self, images: "Sequence[Tensor]", shape: tuple[int, ...]) -> "Tensor":
         """Return images in one tensor (B, *shape), with zeros beyond the end of each."""
@@ -129,7 +165,8 @@ class BatchFormat:
         padded = self._memory.allocate(shape, first.dtype) if is_on_cpu else first.new_empty(shape)
         for image, slot in zip(images, padded, strict=True):
             for axis, side in enumerate(image.shape):
-                slot.narrow(axis, side, slot.shape[axis] - side).zero_()
+                if side < slot.shape[axis]:
+                    slot.narrow(axis, side, slot.shape[axis] - side).zero_()
             slot[tuple(slice(side) for side in image.shape)] = image
         return padded
 
@@ -139,24 +176,19 @@ class BatchFormat:
 
         for name, spec in self._ragged.items():
             rows = Ragged(batch.pop(name + VALUES), batch.pop(name + OFFSETS))
-            if self._loader.format != "dict" or self._loader.targets == "list":
-                batch[name] = list(rows)
-            elif self._loader.targets == "padded":
+            is_dict, targets = self._loader.format == "dict", self._loader.targets
+            if is_dict and targets == "padded":
                 self._pad(name, spec, rows, batch)
-            else:
+            elif (is_dict and targets != "list") or (self._is_detection and self._collate is None):
                 batch[name] = rows
+            else:
+                batch[name] = list(rows)
 
     def _pad(self, name: str, spec: Spec, rows: "Ragged", batch: Batch) -> None:
         """Add the padded rows of a field to a batch; also their number, if they are its own."""
         batch[name], _ = rows.pad(padding_of(spec))
         if spec.annotation is not None and not spec.annotation.rows_with:
             batch[f"num_{name}"] = to_device(rows.counts, rows.values.device)
-
-    def _targets(self, batch: Batch) -> list[dict[str, Any]]:
-        """Split all but the images of a batch into one dict for each sample."""
-        others = {name: value for name, value in batch.items() if name != self._main}
-        count = len(batch[self._main])
-        return [{name: value[n] for name, value in others.items()} for n in range(count)]
 
     def _to_torchvision(self, batch: Batch) -> "tuple[list[Tensor], list[dict[str, Any]]]":
         """Return the arguments of torchvision's detectors: images, and targets.
@@ -167,37 +199,49 @@ class BatchFormat:
         import torch
         from torchvision.tv_tensors import BoundingBoxes
 
-        images, targets = list(batch[self._main]), self._targets(batch)
-        for image, target in zip(images, targets, strict=True):
-            for name, spec in self._ragged.items():
-                if spec.kind == "boxes":
-                    size = tuple(image.shape[-2:])
-                    target[name] = BoundingBoxes(target[name], format="XYXY", canvas_size=size)
-                elif spec.annotation and (points := spec.annotation.visibility_of):
-                    visibility = target.pop(name)[..., None].to(target[points].dtype)
-                    target[points] = torch.cat([target[points], visibility], -1)
-            if LABELS in target:
-                target[LABELS] = target[LABELS] + self._first_label
+        images = list(batch.pop(self._main))
+        for name, spec in self._ragged.items():
+            if spec.annotation and (points := spec.annotation.visibility_of):
+                values, visibility = batch[points].values, batch.pop(name).values[..., None]
+                batch[points].values = torch.cat([values, visibility.to(values.dtype)], -1)
+        if isinstance(labels := batch.get(LABELS), torch.Tensor):
+            batch[LABELS] = labels + self._first_label
+        elif labels is not None:
+            labels.values = labels.values + self._first_label
+        targets = list_samples(batch)
+        for name in self._boxes:
+            for image, target in zip(images, targets, strict=True):
+                _, high, wide = image.shape
+                target[name] = boxes = target[name].as_subclass(BoundingBoxes)
+                boxes.__dict__ = find_box_attributes() | {"canvas_size": (high, wide)}
         return images, targets
 
     def _to_detr(self, batch: Batch) -> Batch:
-        """Return a batch for DETR, whose boxes are [centre x, centre y, width, height], 0 to 1."""
+        """Return a batch for DETR, whose mask is True where an image is padded."""
+        images, sizes = self._relate_boxes(batch)
+        mask = self._find_mask(images, sizes, is_padding=True)
+        return {self._main: images, "mask": mask, "targets": list_samples(batch)}
+
+    def _relate_boxes(self, batch: Batch) -> "tuple[Tensor, Tensor]":
+        """Make boxes [centre x, centre y, width, height], 0 to 1; add "size".
+
+        Returns:
+            The images, which are removed from the batch; and the [height, width] of each without
+            its padding, int64 (B, 2), on the CPU.
+        """
         import torch
 
-        images = batch[self._main]
+        images = batch.pop(self._main)
         default = torch.tensor(images.shape[-2:]).expand(len(images), 2)
-        sizes = batch.pop(f"{self._main}_sizes", default).tolist()
-        none = torch.ones(len(images), *images.shape[-2:], dtype=torch.bool)
-        mask = ~batch.pop(f"{self._main}_mask", none)
-        targets = self._targets(batch)
-        for (high, wide), target in zip(sizes, targets, strict=True):
-            target["size"] = torch.tensor([high, wide], device=images.device)
-            for name, spec in self._ragged.items():
-                if spec.kind == "boxes":
-                    first, last = target[name].split(2, -1)
-                    boxes = torch.cat([(first + last) / 2, last - first], -1)
-                    target[name] = boxes / boxes.new_tensor([wide, high, wide, high])
-        return {self._main: images, "mask": mask.to(images.device), "targets": targets}
+        sizes = batch.pop(f"{self._main}_sizes", default)
+        for name in self._boxes:
+            rows = batch[name]
+            first, last = rows.values.split(2, -1)
+            boxes = torch.cat([(first + last) / 2, last - first], -1)
+            scale = sizes.flip(-1).repeat(1, 2).repeat_interleave(rows.counts, 0)
+            rows.values = boxes / to_device(scale.to(boxes.dtype), boxes.device)
+        batch["size"] = to_device(sizes, images.device)
+        return images, sizes
 
     def _to_dali(self, batch: Batch) -> list[Batch]:
         """Return a batch of DALI's iterators: a dict a pipeline, with labels of shape (B, 1)."""
@@ -209,20 +253,39 @@ class BatchFormat:
 
     def _to_hugging_face(self, batch: Batch) -> Batch:
         """Return the arguments of a model of transformers."""
-        if any(spec.kind == "boxes" for spec in self._ragged.values()):
-            made = self._to_detr(batch)
-            labels = [
-                {"class_labels" if name == LABELS else name: value for name, value in of.items()}
-                for of in made["targets"]
-            ]
-            mask = (~made["mask"]).long()
-            return {"pixel_values": made[self._main], "pixel_mask": mask, "labels": labels}
-        batch["pixel_values"] = batch.pop(self._main)
-        if (mask := batch.pop(f"{self._main}_mask", None)) is not None:
-            batch["pixel_mask"] = mask.long()
+        import torch
+
+        if self._boxes:
+            images, sizes = self._relate_boxes(batch)
+            mask = self._find_mask(images, sizes, torch.int64)
+            named = {"class_labels" if n == LABELS else n: value for n, value in batch.items()}
+            return {"pixel_values": images, "pixel_mask": mask, "labels": list_samples(named)}
+        batch["pixel_values"] = images = batch.pop(self._main)
+        if (name := f"{self._main}_sizes") in batch:
+            batch["pixel_mask"] = self._find_mask(images, batch[name], torch.int64)
+            batch[name] = to_device(batch[name], images.device)
         if "label" in batch:
             batch["labels"] = batch.pop("label")
         return batch
+
+
+@cache
+def find_box_attributes() -> dict[str, Any]:
+    """Return the attributes of BoundingBoxes XYXY.
+
+    BoundingBoxes() takes three times as long as as_subclass() and a copy of these.
+    """
+    import torch
+    from torchvision.tv_tensors import BoundingBoxes
+
+    boxes = BoundingBoxes(torch.zeros(0, 4), format="XYXY", canvas_size=(0, 0))
+    return dict(vars(boxes))
+
+
+def list_samples(batch: Batch) -> list[dict[str, Any]]:
+    """Split a batch into one dict for each sample. Its tensors are views of the batch's."""
+    fields = [value if isinstance(value, list) else value.unbind() for value in batch.values()]
+    return [dict(zip(batch, sample, strict=True)) for sample in zip(*fields, strict=True)]
 
 
 def padding_of(spec: Spec) -> float:

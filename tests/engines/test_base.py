@@ -20,7 +20,7 @@ from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import QuarantiningEngine, list_skipped
 from gpupipe.engines.base import Batch, BatchStream, Engine, EngineTraits, Job
 from gpupipe.engines.registry import find
-from gpupipe.loader import MixesBatches
+from gpupipe.loader import MixesBatches, PadsImages
 from gpupipe.loading.assembly import Connects, HoldsFiles
 from gpupipe.loading.ignored_settings import ExplainsUnused
 from gpupipe.runtime.registry import ENGINES
@@ -209,7 +209,7 @@ def test_built_in_engines_have_nothing_else_but_what_a_protocol_asks_for() -> No
     """Each protocol stands beside the one command, or the kind of source, that needs it."""
     protocols = (
         *(Checkable, Comparable, Connects, ExplainsUnused, HoldsFiles, MixesBatches),
-        *(NamesDecoder, Profilable, Tunable),
+        *(NamesDecoder, PadsImages, Profilable, Tunable),
     )
     asked = {name for protocol in protocols for name in vars(protocol)}
     for engine in map(find, ENGINES.names()):

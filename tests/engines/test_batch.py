@@ -42,10 +42,10 @@ def test_labels_values_and_ids_are_those_of_the_plan(job: Job) -> None:
 
 
 def test_equal_shapes_pass(job: Job) -> None:
-    check_shapes([{"image": (3, 4, 5)}] * 3, PLAN, job)
+    check_shapes({"image": [(3, 4, 5)] * 3}, PLAN, job)
 
 
 def test_the_first_two_samples_that_differ_are_named(job: Job) -> None:
-    shapes = [{"image": (3, 4, 5)}, {"image": (3, 4, 5)}, {"image": (3, 7, 5)}]
+    shapes = {"image": [(3, 4, 5), (3, 4, 5), (3, 7, 5)]}
     with pytest.raises(gpupipe.ShapeError, match=r"3\.png is 4x5, .*2\.png is 7x5\. Add a step"):
         check_shapes(shapes, PLAN, job)

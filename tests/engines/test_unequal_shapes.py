@@ -11,6 +11,7 @@ from PIL import Image
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.cpu import samples, stages
+from gpupipe.loading.batch_format import BatchFormat
 from gpupipe.runtime.installation import find_extension
 from helpers import annotated_folder
 from helpers.loaders import load
@@ -55,6 +56,24 @@ def alone(root: Path) -> dict[int, torch.Tensor]:
         return images_of(loader)
 
 
+def cut_padding(loader: Any, pad_to: int = 16) -> dict[int, torch.Tensor]:
+    """Return the images of padded batches without the padding, which is checked."""
+    found = {}
+    for batch in loader:
+        images, mask, sizes = (batch[f"image{name}"] for name in ("", "_mask", "_sizes"))
+        high, wide = images.shape[-2:]
+        assert (high % pad_to, wide % pad_to) == (0, 0)
+        assert high - int(sizes[:, 0].max()) < pad_to
+        assert wide - int(sizes[:, 1].max()) < pad_to
+        assert mask.shape == (len(images), high, wide)
+        for n, (rows, columns) in enumerate(sizes.tolist()):
+            assert int(mask[n].sum()) == rows * columns
+            assert mask[n, :rows, :columns].all()
+            assert (images[n][:, ~mask[n]] == 0).all()
+            found[int(batch["id"][n])] = images[n, :, :rows, :columns].clone()
+    return found
+
+
 def assert_same(one: dict[int, torch.Tensor], other: dict[int, torch.Tensor]) -> None:
     assert one.keys() == other.keys()
     for number, image in one.items():
@@ -79,20 +98,7 @@ def test_padded_images_come_with_sizes_and_a_mask(
 ) -> None:
     options = {"engine": engine, "batch_size": 5, "workers": 0, "shapes": "padded", "pad_to": 32}
     with load(root, STEPS, **options) as loader:
-        found = {}
-        for batch in loader:
-            images, mask, sizes = (batch[f"image{name}"] for name in ("", "_mask", "_sizes"))
-            high, wide = images.shape[-2:]
-            assert (high % 32, wide % 32) == (0, 0)
-            assert high - int(sizes[:, 0].max()) < 32
-            assert wide - int(sizes[:, 1].max()) < 32
-            assert mask.shape == (len(images), high, wide)
-            for n, (rows, columns) in enumerate(sizes.tolist()):
-                assert int(mask[n].sum()) == rows * columns
-                assert mask[n, :rows, :columns].all()
-                assert (images[n][:, ~mask[n]] == 0).all()
-                found[int(batch["id"][n])] = images[n, :, :rows, :columns]
-    assert_same(found, alone)
+        assert_same(cut_padding(loader, pad_to=32), alone)
 
 
 def test_batches_of_equal_images_take_the_same_form(root: Path) -> None:
@@ -108,6 +114,7 @@ def test_batches_of_equal_images_take_the_same_form(root: Path) -> None:
             batch = next(iter(loader))
         assert torch.equal(batch["image"], expected)
         assert batch["image_mask"].all()
+        assert list(batch) == ["label", "image", "image_mask", "image_sizes", "id"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -117,10 +124,13 @@ def test_a_broken_sample_is_left_out(root: Path, tmp_path: Path, engine: str) ->
     for file in sorted((root / "a").iterdir()):
         (folder / file.name).write_bytes(file.read_bytes())
     (folder / "05.png").write_bytes(b"no image")
-    options = {"engine": engine, "batch_size": 6, "workers": 0, "shapes": "list", "max_bad": 0.5}
+    options: dict[str, Any] = {"engine": engine, "batch_size": 6, "workers": 0, "max_bad": 0.5}
     quarantine = tmp_path / "bad.jsonl"
-    with load(folder.parent, STEPS, on_error="skip", quarantine=quarantine, **options) as loader:
+    options |= {"on_error": "skip", "quarantine": quarantine}
+    with load(folder.parent, STEPS, shapes="list", **options) as loader:
         assert images_of(loader).keys() == set(range(COUNT)) - {5}
+    with load(folder.parent, STEPS, shapes="padded", pad_to=16, **options) as loader:
+        assert cut_padding(loader).keys() == set(range(COUNT)) - {5}
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
@@ -137,6 +147,19 @@ def test_a_server_sends_unequal_images(
         gpupipe.connect(server.address, transport=transport, ids=True, device="cpu") as loader,
     ):
         assert_same(images_of(loader), alone)
+
+
+def test_the_client_of_a_server_pads(root: Path, alone: dict[int, torch.Tensor]) -> None:
+    written = {
+        "data": {"source": "folder", "root": str(root)},
+        "pipeline": STEPS,
+        "loader": {"engine": "cpu", "device": "cpu", "batch_size": 5, "shapes": "padded"},
+    }
+    with (
+        serving(written, ship="batch") as server,
+        gpupipe.connect(server.address, pad_to=16, ids=True, device="cpu") as loader,
+    ):
+        assert_same(cut_padding(loader), alone)
 
 
 def test_ray_sends_unequal_images(
@@ -208,8 +231,18 @@ def test_jpegs_of_unequal_size_run_in_the_extension(
         return found
 
     monkeypatch.setattr(samples, "run_native", run_native)
-    options = {"engine": "cpu", "batch_size": 5, "last_batch": "partial", "shapes": "list"}
-    with load(tmp_path, steps, **options) as loader:
+    options = {"engine": "cpu", "batch_size": 5, "last_batch": "partial"}
+    with load(tmp_path, steps, shapes="list", **options) as loader:
         assert_same(images_of(loader), alone)
     assert len(run) >= COUNT, "the next epoch may have begun"
+    assert failed == []
+
+    def join_padded(*arguments: Any) -> None:
+        raise AssertionError("the engine writes images to the padded tensor itself")
+
+    monkeypatch.setattr(BatchFormat, "_join_padded", join_padded)
+    with load(tmp_path, steps, shapes="padded", pad_to=16, **options) as loader:
+        for _ in range(3):  # in memory that is used again
+            assert_same(cut_padding(loader), alone)
+            loader.sampler.set_epoch(0)
     assert failed == []

@@ -70,8 +70,11 @@ def test_torchvisions_detectors_take_their_format(root: Path, packed: dict[str, 
     assert len(images) == len(targets) == 7
     for n, (image, target) in enumerate(zip(images, targets, strict=True)):
         assert torch.equal(image, packed["image"][n])
-        assert isinstance(target["boxes"], tv_tensors.BoundingBoxes)
-        assert target["boxes"].canvas_size == (40, 60)
+        boxes = packed["boxes"][n]
+        expected = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(40, 60))
+        assert type(target["boxes"]) is tv_tensors.BoundingBoxes
+        assert vars(target["boxes"]) == vars(expected)
+        assert list(target) == [name for name in packed if name not in ("image", "visibility")]
         assert torch.equal(target["boxes"].as_subclass(torch.Tensor), packed["boxes"][n])
         assert torch.equal(target["labels"], packed["labels"][n] + 1)
         assert torch.equal(target["keypoints"][..., :2], packed["keypoints"][n])
@@ -111,6 +114,7 @@ def test_detr_gets_boxes_from_0_to_1_and_a_mask(root: Path, packed: dict[str, An
         np.testing.assert_allclose(target["boxes"].numpy(), expected, rtol=1e-5, atol=1e-6)
         assert target["size"].tolist() == [40, 60]
         assert torch.equal(target["labels"], packed["labels"][n])
+        assert list(target) == [*(name for name in packed if name != "image"), "size"]
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,13 @@ from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.cpu.batch_results import BatchResult, CopiedFields, Outcome, RunFailures
-from gpupipe.engines.cpu.lowering import StepLowering
+from gpupipe.engines.cpu.lowering import Outputs, StepLowering
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import FieldProgram
 from gpupipe.engines.cpu.sample_reader import SampleReader
 from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.engines.cpu.threads import ThreadPool
+from gpupipe.engines.cpu.unequal_buffer import UnequalBuffer
 from gpupipe.errors import EngineError, GpupipeError, StepError, describe_error, name_error
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.user_calls import list_calls
@@ -62,6 +63,8 @@ class BatchStarter:
         mix: Runs the batch stage on a result without failed samples; None leaves it to others.
         maps: The mapped files of each field that is read from maps, by field.
         reads_only: Whether to read the samples and do nothing else.
+        pad_to: Deliver images that may differ in size in one padded tensor, whose sides are
+            multiples of this number; None leaves the padding to others.
     """
 
     job: Job
@@ -73,6 +76,7 @@ class BatchStarter:
     start_copy: Callable[[Mapping[str, torch.Tensor]], CopiedFields] | None
     maps: Mapping[str, MappedFiles]
     reads_only: bool = False
+    pad_to: int | None = None
     mix: Callable[[Plan, BatchResult], Batch] | None = None
 
     def start(self, plan: Plan, failures: RunFailures | None = None) -> "BatchInFlight":
@@ -121,7 +125,7 @@ class BatchInFlight:
         self._errors: dict[int, Exception] = {}
         self._rows: Sequence[int] = ()
         """The positions in the plan of the samples that have a slot in the batch, in order."""
-        self._outputs: dict[str, OutputBuffer] = {}
+        self._outputs: Outputs = {}
         self._runner: SampleRunner | None = None
         self._annotations: BatchAnnotations | None = None
         self._key = f"{plan.epoch}:{plan.end}"
@@ -249,7 +253,9 @@ class BatchInFlight:
             return {}
         is_all = len(rows) == len(self.plan.ids)
         sizes = {n: s.sizes if is_all else s.sizes[[*rows]] for n, s in self._samples.items()}
-        self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
+        self._outputs = self._lowering.create_outputs(
+            len(rows), self._starter.memory, self._starter.pad_to
+        )
         orientations = {
             name: [self._samples[name].find_orientation(row) for row in rows]
             for name in (sizes if self._lowering.job.pipeline.annotations else ())
@@ -277,13 +283,10 @@ class BatchInFlight:
             passed = [n for n in passed if self._rows[n] not in self._failed]
         if outputs and not self._is_skipped():
             may_differ = self._lowering.job.loader.shapes != "equal"
-            are_equal = all(output.have_one_shape(passed) for output in outputs.values())
-            if may_differ or not are_equal:
-                shapes = {name: output.shapes for name, output in outputs.items()}
-                result.shapes = [{name: rows[n] for name, rows in shapes.items()} for n in passed]
-            if passed and (are_equal or may_differ) and self._starter.memory is not None:
-                suffix = VALUES if may_differ else ""
-                result.fields = {name + suffix: o.take(passed) for name, o in outputs.items()}
+            if may_differ or not _have_one_shape(outputs, passed):
+                result.shapes = {name: o.list_shapes(passed) for name, o in outputs.items()}
+            if passed and (may_differ or not result.shapes) and self._starter.memory is not None:
+                result.fields = dict(_take(name, o, passed) for name, o in outputs.items())
                 result.annotations = self._annotations
                 if self._annotations is not None and len(passed) < len(self._rows):
                     result.annotations = self._annotations.select(passed)
@@ -294,6 +297,19 @@ class BatchInFlight:
                         result.batch = self._starter.mix(self.plan, result)
                     outputs, result.fields = {}, {}  # their memory is free for the next batch
         self.outcome.set(result)
+
+
+def _have_one_shape(outputs: Outputs, rows: Sequence[int]) -> bool:
+    buffers = outputs.values()
+    return all(isinstance(b, OutputBuffer) and b.have_one_shape(rows) for b in buffers)
+
+
+def _take(
+    name: str, output: OutputBuffer | UnequalBuffer, rows: Sequence[int]
+) -> tuple[str, torch.Tensor]:
+    """Return the samples of a field, and their name in a batch."""
+    is_tensor = isinstance(output, OutputBuffer) or output.is_padded(rows)
+    return name if is_tensor else name + VALUES, output.take(rows)
 
 
 def _describe_failure(error: BaseException) -> str:

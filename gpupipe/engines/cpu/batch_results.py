@@ -19,10 +19,10 @@ class BatchResult:
 
     Attributes:
         fields: Tensors (B, ...) of the samples that did not fail, by field; or their elements, such
-            as "image.values", if `loader.shapes` allows other shapes. Empty if all failed, if the
+            as "image.values", if shapes may differ and are not padded. Empty if all failed, if the
             shapes differ and may not, if nothing is delivered, or if there is a `batch`.
         failed: Why each failed sample failed, by its position in the plan.
-        shapes: The shapes of each sample that did not fail, in order; [] if `loader.shapes` is
+        shapes: The shapes of the samples that did not fail, by field; {} if `loader.shapes` is
             "equal" and all are.
         on_gpu: The copies of `fields` on the GPU, and their CUDA event; None if there are none.
         annotations: The boxes and points of the samples that did not fail; None without any.
@@ -31,7 +31,7 @@ class BatchResult:
 
     fields: dict[str, torch.Tensor] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
-    shapes: list[Shapes] = field(default_factory=list)
+    shapes: Shapes = field(default_factory=dict)
     on_gpu: CopiedFields | None = None
     annotations: BatchAnnotations | None = None
     batch: Batch = field(default_factory=dict)

@@ -26,6 +26,7 @@ from gpupipe.engines.cpu.joined_buffers import Output
 from gpupipe.engines.cpu.patterns import Match, Maybe, Pattern
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_tensor
 from gpupipe.engines.cpu.program import Content, Kernel, Stage
+from gpupipe.engines.cpu.unequal_buffer import UnequalBuffer
 from gpupipe.engines.last_steps import Conversions, make_table
 
 _DTYPES = ("uint8", "float16", "float32", "float64")
@@ -64,11 +65,13 @@ class DeliverOp(ops.Op):
 
         Return None if they are not known, or if samples must have one size.
         """
-        if self.sizes is None or not len(self.sizes) or (self.sizes < 1).any():
+        output, sizes = self.output, self.sizes
+        if not isinstance(output, UnequalBuffer) or sizes is None or not len(sizes):
             return None
-        sizes = self.sizes.astype(int).tolist()
-        slots = self.output.begin_each([(channels, *size) for size in sizes], dtype)
-        return [slot[None] for slot in slots] or None
+        if (sizes < 1).any():
+            return None
+        shapes = [(channels, *size) for size in sizes.astype(int).tolist()]
+        return output.begin_each(shapes, dtype) or None
 
 
 CONVERTED: Pattern = (Maybe(ops.ToDtypeOp), Maybe(ops.NormalizeOp), Maybe(ops.EraseOp), DeliverOp)

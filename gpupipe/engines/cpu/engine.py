@@ -185,13 +185,20 @@ class CpuEngine(QuarantiningEngine):
         def finish(plan: Plan, result: BatchResult) -> Batch:
             return mix(plan, self._to_batch(plan, result), self._memory)
 
-        return self._deliver_good(plans, partial(self._batches, mix=finish))
+        starter = replace(self._starter, mix=finish)
+        return self._deliver_good(plans, partial(self._batches, starter=starter))
+
+    def padded_batches(
+        self, plans: Iterator[Plan], pad_to: int
+    ) -> Generator[tuple[Plan, Batch], None, None]:
+        starter = replace(self._starter, pad_to=pad_to)
+        return self._deliver_good(plans, partial(self._batches, starter=starter))
 
     def _batches(
-        self, plans: Iterator[Plan], mix: Callable[[Plan, BatchResult], Batch] | None = None
+        self, plans: Iterator[Plan], starter: BatchStarter | None = None
     ) -> Iterator[tuple[Plan, Batch]]:
-        starter = self._starter if mix is None else replace(self._starter, mix=mix)
-        finish = mix or self._to_batch
+        starter = starter or self._starter
+        finish = starter.mix or self._to_batch
         for plan, result in self._run(plans, starter):
             if result.failed:  # once more, since a file may come back, or a share be mounted again
                 result = starter.start(plan).outcome.get()  # noqa: PLW2901

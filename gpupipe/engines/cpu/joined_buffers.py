@@ -7,6 +7,7 @@ import torch
 from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Array
+from gpupipe.engines.cpu.unequal_buffer import UnequalBuffer
 
 
 class JoinedBuffers:
@@ -18,16 +19,12 @@ class JoinedBuffers:
         count: The number of samples of each buffer.
     """
 
-    def __init__(self, buffers: Sequence[OutputBuffer], count: int) -> None:
+    def __init__(self, buffers: Sequence[OutputBuffer | UnequalBuffer], count: int) -> None:
         self._buffers, self._count = buffers, count
 
     @property
     def format(self) -> DeliveryFormat:
         return self._buffers[0].format
-
-    @property
-    def is_interleaved(self) -> bool:
-        return self._buffers[0].is_interleaved
 
     def begin(self, row: int, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
         """Record the shape of a sample; return whether it has a slot: see OutputBuffer.begin."""
@@ -43,10 +40,6 @@ class JoinedBuffers:
         arrays = [batch for batch in batches if batch is not None]
         return arrays if len(arrays) == len(batches) else None
 
-    def begin_each(self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[Array]:
-        """Return []: buffers are joined only if all samples must have one shape."""
-        return []
-
     def has_slot(self, row: int) -> bool:
         buffer, row = self._find(row)
         return buffer.has_slot(row)
@@ -59,9 +52,9 @@ class JoinedBuffers:
         buffer, row = self._find(row)
         return buffer.slot_array(row)
 
-    def _find(self, row: int) -> tuple[OutputBuffer, int]:
+    def _find(self, row: int) -> tuple[OutputBuffer | UnequalBuffer, int]:
         return self._buffers[row // self._count], row % self._count
 
 
-Output = OutputBuffer | JoinedBuffers
+Output = OutputBuffer | UnequalBuffer | JoinedBuffers
 """What the last kernel of a program writes to."""

@@ -30,6 +30,7 @@ from gpupipe.engines.cpu.joined_buffers import JoinedBuffers
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import FieldProgram, Program, Rules, ViewProgram
 from gpupipe.engines.cpu.tracer import Tracer
+from gpupipe.engines.cpu.unequal_buffer import UnequalBuffer
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.spec_checks import is_picture
@@ -43,6 +44,9 @@ from gpupipe.steps.decode import Decode
 
 Sizes = Mapping[str, NDArray[np.float64]]
 """[height, width] of the decoded images and arrays of a batch, (B, 2), by field."""
+
+Outputs = Mapping[str, OutputBuffer | UnequalBuffer]
+"""The buffer of each delivered field and view of a batch."""
 
 ViewGroups = Sequence[tuple[str, ...]]
 """The views of a field. Those of a tuple have equal steps, and one program."""
@@ -128,17 +132,26 @@ class StepLowering:
         step = entries[0].step if entries else None
         return step if isinstance(step, Decode) else None
 
-    def create_outputs(self, count: int, memory: BatchMemory | None) -> dict[str, OutputBuffer]:
-        """Return a buffer for each delivered field and view of a batch of `count` samples."""
-        is_equal = self.job.loader.shapes == "equal"
+    def create_outputs(
+        self, count: int, memory: BatchMemory | None, pad_to: int | None = None
+    ) -> Outputs:
+        """Return a buffer for each delivered field and view of a batch of `count` samples.
+
+        Args:
+            count: The number of samples.
+            memory: The pool that allocates batches; None if nothing is delivered.
+            pad_to: Images that may differ in size are padded to multiples of this number; None
+                leaves them as they are.
+        """
+        if self.job.loader.shapes == "equal":
+            return {n: OutputBuffer(count, format, memory) for n, format in self._formats.items()}
+        is_image = self.job.pipeline.is_image_file
         return {
-            name: OutputBuffer(count, format, memory, is_equal)
+            name: UnequalBuffer(count, format, memory, pad_to if is_image(name) else None)
             for name, format in self._formats.items()
         }
 
-    def lower(
-        self, plan: Plan, sizes: Sizes, outputs: Mapping[str, OutputBuffer]
-    ) -> dict[str, FieldProgram]:
+    def lower(self, plan: Plan, sizes: Sizes, outputs: Outputs) -> dict[str, FieldProgram]:
         """Return the programs of each field for a batch.
 
         Views with equal steps have one program, unless a trace is recorded: there each view has its
@@ -160,7 +173,7 @@ class StepLowering:
         self,
         plan: Plan,
         sizes: Sizes,
-        outputs: Mapping[str, OutputBuffer],
+        outputs: Outputs,
         alike: Mapping[str, ViewGroups],
     ) -> dict[str, FieldProgram]:
         programs, count = {}, len(plan.ids)

@@ -207,7 +207,7 @@ def _deliver(conversion: Conversion, changes: Sequence[ops.Op], pixels: Pixels, 
     table = conversion.table(channels)
     if not output.begin(row, (channels, height, width), table.dtype):
         return
-    if output.is_interleaved:
+    if output.format.is_interleaved:
         slot = output.slot(row).permute(1, 2, 0).numpy()
         _write_interleaved(image, _compose(table, changes, image, row), slot)
         return
@@ -288,7 +288,7 @@ def _bind_delivery(match: Match) -> Kernel | None:
 def _bind_warp(match: Match) -> Kernel | None:
     """Return the kernel that warps and delivers plane by plane; None if it cannot do both."""
     warp, conversion = match[ops.WarpOp], find_conversion(match)
-    if conversion is None or conversion.output.is_interleaved or not _warps_bytes(warp):
+    if conversion is None or conversion.output.format.is_interleaved or not _warps_bytes(warp):
         return None
 
     def run(pixels: Pixels, row: int) -> None:

@@ -17,7 +17,7 @@ from itertools import chain
 from gpupipe.annotations.batch_annotations import VALUES
 from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure, find_suspects
 from gpupipe.engines.base import Batch, Job
-from gpupipe.engines.batch import SHAPES, Shapes, check_shapes
+from gpupipe.engines.batch import SHAPES, check_shapes
 from gpupipe.engines.dali.cached_reader import CachedReader
 from gpupipe.engines.dali.checks import check_batch
 from gpupipe.engines.dali.graph import GraphRunner, Outcome, Tensors
@@ -134,15 +134,16 @@ class BuiltPipeline:
 
         Return whether any failed.
         """
-        shapes: list[Shapes] = []
+        shapes: dict[str, list[tuple[int, ...]]] = {}
         has_failures = False
         alone_plans = (plan.select([i]) for i in range(len(plan.ids)))
         for alone, outcome in self._runner.run_all(alone_plans):
             if not isinstance(outcome, RuntimeError):
                 if self._suffix:
                     continue  # shapes may differ
-                fields = {name: to_field(self._job, name, data) for name, data in outcome.items()}
-                shapes.append({name: tuple(field.shape[1:]) for name, field in fields.items()})
+                for name, data in outcome.items():
+                    shape = tuple(to_field(self._job, name, data).shape[1:])
+                    shapes.setdefault(name, []).append(shape)
                 continue
             has_failures = True
             id = int(alone.ids[0])

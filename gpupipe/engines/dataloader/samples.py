@@ -69,12 +69,13 @@ class Samples(Dataset[WorkResult]):
             return WorkResult(error=e)
         if not self._deliver:
             return result
-        shapes = [{name: tuple(t.shape) for name, t in sample.items()} for sample in samples]
+        names = samples[0] if samples else ()
+        shapes = {name: [tuple(sample[name].shape) for sample in samples] for name in names}
         if samples and self._may_differ:
             result.fields = {
-                name + VALUES: flatten([sample[name] for sample in samples]) for name in shapes[0]
+                name + VALUES: flatten([sample[name] for sample in samples]) for name in names
             } | shapes_as_tensors(shapes)
-        elif not samples or any(s != shapes[0] for s in shapes):
+        elif not samples or any(len(set(of_field)) > 1 for of_field in shapes.values()):
             # Only the shapes, because a message below 16 KiB is a single write: it stays whole even
             # if the worker is killed.
             result.shapes = shapes

@@ -126,7 +126,7 @@ class WorkResult:
         fields: Tensors (B, ...) of the samples that did not fail. None if all samples failed, if
             their shapes differ, or if the Samples were created with `deliver=False`.
         failed: For each sample that failed: its position in the batch, and the reason.
-        shapes: Shapes of each sample that did not fail, by field, if the shapes differ; else empty.
+        shapes: Shapes of the samples that did not fail, by field, if the shapes differ; else empty.
         error: An error that ends the iteration, because no sample caused it.
         row: The position in the batch of the sample at which the code of a step failed, if known.
         annotations: The boxes and points of the samples that did not fail; None without any.
@@ -134,7 +134,7 @@ class WorkResult:
 
     fields: dict[str, Tensor] | None = None
     failed: list[tuple[int, str]] = field(default_factory=list)
-    shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
+    shapes: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     error: DataError | EngineError | StepError | None = None
     row: int | None = None
     annotations: BatchAnnotations | None = None

@@ -15,7 +15,6 @@ def test_a_row_of_joined_buffers_is_a_row_of_one_of_them() -> None:
     buffers = [OutputBuffer(2, FORMAT, BatchMemory(2)) for _ in range(3)]
     joined = JoinedBuffers(buffers, 2)
     assert joined.format is FORMAT
-    assert not joined.is_interleaved
     assert not joined.has_slot(5)
     for row in range(6):
         assert joined.begin(row, SHAPE, torch.uint8)
@@ -31,5 +30,5 @@ def test_all_rows_begin_at_once_if_each_buffer_has_memory_for_the_shape() -> Non
     arrays = JoinedBuffers(buffers, 2).begin_all(SHAPE, torch.float32)
     assert arrays is not None
     assert [array.shape for array in arrays] == [(2, *SHAPE)] * 2
-    assert buffers[1].shapes == {0: SHAPE, 1: SHAPE}
+    assert buffers[1].list_shapes(range(2)) == [SHAPE, SHAPE]
     assert JoinedBuffers(buffers, 2).begin_all((3, 9, 9), torch.float32) is None

@@ -28,7 +28,7 @@ def test_the_first_sample_decides_the_shape(channels_last: bool) -> None:
     assert not output.begin(0, (3, 5, 4), torch.float32), "it has another shape"
     assert output.begin(2, SHAPE, torch.float32)
     assert [output.has_slot(row) for row in range(3)] == [False, True, True]
-    assert output.shapes == {0: (3, 5, 4), 1: SHAPE, 2: SHAPE}
+    assert output.list_shapes(range(3)) == [(3, 5, 4), SHAPE, SHAPE]
     output.slot(1).fill_(7)
     output.slot_array(2)[...] = 8
     batch = output.take([1, 2])
@@ -50,7 +50,7 @@ def test_nothing_is_delivered_without_memory() -> None:
     assert not output.begin(0, SHAPE, torch.uint8)
     assert not output.has_slot(0)
     assert not output.is_allocated
-    assert output.shapes == {0: SHAPE}, "samples of unequal shapes are still found"
+    assert output.list_shapes(range(3)) == [SHAPE], "samples of unequal shapes are still found"
 
 
 def test_bfloat16_is_written_as_bits() -> None:
@@ -64,7 +64,7 @@ def test_bfloat16_is_written_as_bits() -> None:
 def test_small_samples_of_one_shape_are_written_at_once() -> None:
     output = OutputBuffer(4, DeliveryFormat("float16", None, False), BatchMemory(1))
     assert output.put(range(1, 3), [torch.tensor([1, 2]), torch.tensor([3, 4])])
-    assert output.shapes == {1: (2,), 2: (2,)}
+    assert output.list_shapes(range(4)) == [(2,), (2,)]
     assert output.put(range(3, 4), [torch.tensor([5, 6])])
     assert output.begin(0, (2,), torch.float16)
     output.slot(0).fill_(0)
@@ -85,14 +85,14 @@ def test_other_samples_are_left_to_the_caller(samples: list[torch.Tensor]) -> No
     output = create(BatchMemory(1))
     assert not output.put(range(2), samples)
     assert not output.is_allocated
-    assert not output.shapes
+    assert not output.list_shapes(range(4))
 
 
 def test_samples_of_another_shape_than_the_batch_are_left_to_the_caller() -> None:
     output = create(BatchMemory(1))
     assert output.begin(0, (3,), torch.float32)
     assert not output.put(range(1, 3), [torch.zeros(2)] * 2)
-    assert output.shapes == {0: (3,)}
+    assert output.list_shapes(range(4)) == [(3,)]
 
 
 class Numbered:

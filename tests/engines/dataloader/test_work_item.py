@@ -54,4 +54,4 @@ def test_recipes_deliver_views_in_place_of_their_field(job: Job) -> None:
 def test_a_result_without_tensors_is_pinned_to_itself() -> None:
     result = WorkResult(failed=[(1, "gone")])
     assert result.pin_memory() is result
-    assert (result.fields, result.failed, result.shapes) == (None, [(1, "gone")], [])
+    assert (result.fields, result.failed, result.shapes) == (None, [(1, "gone")], {})
