@@ -34,6 +34,7 @@ class BatchRun {
     FileSet* const set = files == Py_None ? nullptr : get_files(files);
     if (!set && files != Py_None) return false;
     if (set) Py_INCREF(files), files_.reset(files);
+    std::vector<bool> have_rows(set ? set->count() : 0);  // of each file
     for (size_t n = 0; n < count_; ++n) {
       PyObject* const content = PyTuple_GetItem(contents.get(), Py_ssize_t(n));
       if (content != Py_None) {
@@ -43,9 +44,9 @@ class BatchRun {
       const int64_t at = positions == Py_None ? int64_t(n) : *positions_[Py_ssize_t(n)];
       if (!set || at < 0 || size_t(at) >= set->count())
         return refuse("a row has neither a content nor a file");
+      if (have_rows[size_t(at)]) return refuse("two rows have the same file");
+      have_rows[size_t(at)] = true;
       parts_[n] = &(*set)[size_t(at)];
-      if (!parts_[n]->error() && parts_[n]->data())
-        contents_[n].set_file(parts_[n]->data(), parts_[n]->size());
     }
     return true;
   }
@@ -56,14 +57,16 @@ class BatchRun {
   void run(size_t begin, size_t end, std::vector<int>* failed) const {
     Image image;
     size_t n = begin;
-    for (; n < end && !is_cancelled_; ++n)
+    for (; n < end && !is_cancelled_; ++n) {
+      if (parts_[n]) contents_[n].set_file(parts_[n]->data(), parts_[n]->size());
       if (!run_row(*program_, int(n), contents_[n], &image)) failed->push_back(int(n));
+    }
     size_t kept = 0;
     for (size_t done = begin; done < n; ++done)
       if (kept < failed->size() && (*failed)[kept] == int(done))
         ++kept;
       else if (parts_[done])
-        contents_[done].drop_file(), std::free(parts_[done]->release());
+        std::free(parts_[done]->release());
   }
 
   void cancel() { is_cancelled_ = true; }

@@ -49,10 +49,15 @@ class Buffer {
   Py_ssize_t side(int axis) const { return view_.shape[axis]; }
   Py_ssize_t stride(int axis) const { return view_.strides[axis]; }
 
-  // Whether the items are packed, `count` of `item_size` bytes.
+  // Whether the items are packed and aligned, `count` of `item_size` bytes.
   bool is_packed(Py_ssize_t count, Py_ssize_t item_size) const {
-    return view_.itemsize == item_size && view_.len == count * item_size &&
+    return view_.itemsize == item_size && view_.len % item_size == 0 &&
+           view_.len / item_size == count && is_aligned(item_size) &&
            PyBuffer_IsContiguous(&view_, 'C');
+  }
+
+  bool is_aligned(Py_ssize_t item_size) const {
+    return !view_.len || reinterpret_cast<uintptr_t>(view_.buf) % size_t(item_size) == 0;
   }
 
  private:

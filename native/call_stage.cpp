@@ -28,6 +28,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kMaxSeconds = 1e9;  // more nanoseconds would not fit the clock
+
 // Waits until a descriptor can be read. Returns false at the end of the time.
 bool wait_for(int fd, Clock::time_point end) {
   while (true) {
@@ -68,11 +70,20 @@ bool write_message(int fd, const std::string& text) {
   return write_all(fd, message.data(), message.size());
 }
 
-bool read_message(int fd, std::string* text, Clock::time_point end) {
+// Reads a message to its end, whatever its length. Returns false if it does not come in time.
+bool read_message(int fd, const std::string& expected, bool* is_expected, Clock::time_point end) {
   unsigned char length[4];
   if (!read_all(fd, reinterpret_cast<char*>(length), 4, end)) return false;
-  text->resize(size_t{length[0]} << 24 | length[1] << 16 | length[2] << 8 | length[3]);
-  return read_all(fd, &(*text)[0], text->size(), end);
+  size_t size = size_t{length[0]} << 24 | length[1] << 16 | length[2] << 8 | length[3];
+  bool is_same = size == expected.size();
+  char part[4096];
+  for (size_t at = 0, count; size > 0; at += count, size -= count) {
+    count = std::min(size, sizeof part);
+    if (!read_all(fd, part, count, end)) return false;
+    is_same = is_same && expected.compare(at, count, part, count) == 0;
+  }
+  *is_expected = is_same;
+  return true;
 }
 
 // Where an image is in the memory of a process. Its planes are packed.
@@ -123,14 +134,18 @@ class Processes {
                           &seconds) ||
         !pipes_.open(pipes, PyBUF_WRITABLE | PyBUF_FORMAT, "pipes", 2))
       return false;
+    if (!(seconds >= 0)) return refuse("seconds is negative, or no number");
     const Py_ssize_t count = PyTuple_Size(memories);
     if (!pipes_.is_packed(2 * count, sizeof(int32_t)) || !pipes_.has_format("i"))
       return refuse("pipes is not (processes, 2) of int32");
     memories_.reset(new Buffer[size_t(count)]);
-    for (Py_ssize_t n = 0; n < count; ++n)
+    for (Py_ssize_t n = 0; n < count; ++n) {
       if (!memories_[n].open(PyTuple_GetItem(memories, n), PyBUF_WRITABLE)) return false;
+      if (!memories_[n].is_aligned(sizeof(float))) return refuse("a memory is not aligned");
+    }
     count_ = count;
-    limit_ = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    limit_ = std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(std::min(seconds, kMaxSeconds)));
     Py_INCREF(tuple);
     tuple_.reset(tuple);
     return true;
@@ -142,7 +157,9 @@ class Processes {
   void with_process(const Use& use) const {
     Token token;
     token.done = done_;
-    while (::read(free_, &token.number, sizeof(token.number)) != sizeof(token.number)) {
+    ssize_t count;
+    while ((count = ::read(free_, &token.number, sizeof(token.number))) != sizeof(token.number)) {
+      if (count >= 0 || (errno != EAGAIN && errno != EINTR)) return;  // the pipe is closed
       pollfd waiting = {free_, POLLIN, 0};
       if (poll(&waiting, 1, -1) < 0 && errno != EINTR) return;
     }
@@ -209,11 +226,9 @@ class CallStage : public Stage {
     processes_.with_process([&](const Buffer& memory, const int32_t* pipes) {
       if (output.end() > memory.size()) return true;
       input.write(*image, memory.bytes());
-      std::string answer;
       if (!write_message(pipes[0], request) ||
-          !read_message(pipes[1], &answer, Clock::now() + processes_.limit()))
+          !read_message(pipes[1], expected, &is_done, Clock::now() + processes_.limit()))
         return false;
-      is_done = answer == expected;
       if (is_done) output.read(memory.bytes(), result);
       return true;
     });

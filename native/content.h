@@ -40,14 +40,12 @@ class Content {
     return true;
   }
 
-  // Takes the bytes of a file, which must live as long as this object.
+  // Takes the bytes of a file, which must live until the next call, or as long as this object.
   void set_file(uint8_t* data, size_t size) {
+    image_ = Image();
     if (size > 0 && size <= size_t(INT32_MAX))
       image_ = {data, int64_t(size), 1, int(size), 0, 1, false};
   }
-
-  // Drops a file, whose bytes are freed.
-  void drop_file() { image_ = Image(); }
 
   // Pixels may be planes.
   const Image& image() const { return image_; }

@@ -100,10 +100,16 @@ PyObject* convert_planes(PyObject*, PyObject* arguments) {
       !source.open(images, PyBUF_SIMPLE, "the images", 4) || !catch_errors(read))
     return nullptr;
   const Slot first = output.slot(0);
-  if (source.item_size() != 1 || source.side(0) != output.rows() || source.side(1) != kChannels ||
-      !output.takes(kChannels, 1) || source.side(2) != first.height ||
-      source.side(3) != first.width || source.stride(3) != 1 ||
-      first.is_interleaved) {
+  bool are_alike = true;  // the parts of a list
+  for (int n = 1; n < int(output.rows()); ++n) {
+    const Slot other = output.slot(n);
+    are_alike = are_alike && other.height == first.height && other.width == first.width &&
+                other.row == first.row;
+  }
+  if (!are_alike || source.item_size() != 1 || source.side(0) != output.rows() ||
+      source.side(1) != kChannels || source.side(2) != first.height ||
+      source.side(3) != first.width || source.stride(3) != 1 || first.is_interleaved ||
+      !output.takes(kChannels, 1)) {
     refuse("the images and the target are not planes (B, 3, H, W) of one size in packed rows");
     return nullptr;
   }

@@ -40,11 +40,14 @@ PyObject* draw_uniforms(PyObject*, PyObject* arguments) {
       (repeat_object != Py_None && !repeats.open(repeat_object, "the repeats", 1)) ||
       !output.open(output_object, PyBUF_WRITABLE | PyBUF_FORMAT, "the output", 1))
     return nullptr;
-  int64_t total = 0;
-  for (Py_ssize_t n = 0; n < counts.rows(); ++n) total += std::max<int64_t>(*counts[n], 0);
-  if (keys.rows() != counts.rows() || !output.has_format("d") ||
+  int64_t total = 0, size = 0;
+  bool is_too_large = false;
+  for (Py_ssize_t n = 0; n < counts.rows(); ++n)
+    is_too_large |= __builtin_add_overflow(total, std::max<int64_t>(*counts[n], 0), &total);
+  is_too_large |= __builtin_mul_overflow(total, ids.rows(), &size);
+  if (is_too_large || keys.rows() != counts.rows() || !output.has_format("d") ||
       (repeat_object != Py_None && repeats.rows() != ids.rows()) ||
-      !output.is_packed(total * ids.rows(), sizeof(double))) {
+      !output.is_packed(size, sizeof(double))) {
     refuse("the keys, counts, ids, repeats and the output do not fit together");
     return nullptr;
   }

@@ -42,7 +42,7 @@ class Part {
     return true;
   }
 
-  // Reads a whole file instead.
+  // Reads a whole file instead, unless there are bytes of one.
   void set_path(std::string path) { path_ = std::move(path); }
 
   // Does not touch Python.
@@ -56,13 +56,17 @@ class Part {
   int error() const { return error_; }
 
   // Gives the bytes away. The caller frees them.
-  uint8_t* release() { return std::exchange(data_, nullptr); }
+  uint8_t* release() {
+    received_ = 0;
+    return std::exchange(data_, nullptr);
+  }
 
   // The CRC-32 of the bytes that were read. Does not touch Python.
   uint32_t compute_crc() const { return data_ ? compute_crc32(data_, size_t(received_)) : 0; }
 
  private:
   void read() {
+    if (data_) return;
     if (path_.find('\0') != std::string::npos) {  // it would end the path
       error_ = EINVAL;
       return;
@@ -88,8 +92,12 @@ class Part {
       const ssize_t count =
           ::pread(file, data_ + received_, size_t(length - received_), offset_ + received_);
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return errno;
       if (count == 0) break;
+      if (count < 0) {
+        const int error = errno;
+        std::free(release());
+        return error;
+      }
       received_ += count;
     }
     return 0;

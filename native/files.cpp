@@ -82,8 +82,9 @@ class FileState {
 #else
     const timespec changed = about_.st_mtim;
 #endif
-    return Py_BuildValue("LL", static_cast<long long>(about_.st_size),
-                         changed.tv_sec * 1000000000LL + changed.tv_nsec);
+    // Of a time before 1678 or after 2262, as file systems have some, only the last 64 bits.
+    const uint64_t ns = uint64_t(changed.tv_sec) * 1000000000u + uint64_t(changed.tv_nsec);
+    return Py_BuildValue("LL", static_cast<long long>(about_.st_size), static_cast<long long>(ns));
   }
 
  private:

@@ -175,8 +175,9 @@ class RowValues {
     if (!buffer_.open(object, PyBUF_STRIDES | PyBUF_FORMAT)) return false;
     rows_ = buffer_.axes() > 0 ? buffer_.side(0) : 0;
     columns_ = columns;
-    if (buffer_.axes() > 0 && buffer_.is_packed(rows_ * columns, sizeof(T)) &&
-        buffer_.has_format(Dtype<T>::letters))
+    Py_ssize_t count;  // an array without values may have any number of rows
+    if (buffer_.axes() > 0 && !__builtin_mul_overflow(rows_, columns, &count) &&
+        buffer_.is_packed(count, sizeof(T)) && buffer_.has_format(Dtype<T>::letters))
       return true;
     PyErr_Format(PyExc_ValueError, "%s is not (rows, %zd) of %s in C order", name, columns,
                  Dtype<T>::name);

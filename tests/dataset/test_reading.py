@@ -266,3 +266,8 @@ def test_files_are_read_in_parts_and_plain_jpegs_have_sizes(tmp_path: Path) -> N
         files.read(0, 1, sizes[:4], -1)
     assert files.take(2) is None
     assert bytes(files.take(3)) == jpeg[:100]
+    (tmp_path / "0").write_bytes(jpeg[:50])
+    assert files.read(0, 1, sizes, -1) == 0, "its bytes are here already"
+    assert bytes(files.take(0)) == jpeg
+    assert files.read(0, 1, sizes, -1) == 1, "it is read again"
+    assert bytes(files.take(0)) == jpeg[:50]

@@ -49,3 +49,22 @@ def test_arrays_of_other_rows_are_refused(call: Any, count: int) -> None:
     for n in range(1, count):
         with pytest.raises(ValueError, match=r"differ in rows|do not fit together"):
             call(*[2 if n == k else 3 for k in range(count)])
+
+
+def test_an_array_of_many_rows_without_values_is_refused() -> None:
+    """The size of its rows, 2**64 bytes, is 0 in 64 bits."""
+    with pytest.raises(ValueError, match="the windows"):
+        kernels.crop_stage(np.empty((2**59, 0), np.int64))
+
+
+def test_values_that_are_not_aligned_are_refused() -> None:
+    with pytest.raises(ValueError, match="the windows"):
+        kernels.crop_stage(memoryview(bytearray(33))[1:].cast("q", (1, 4)))
+
+
+@pytest.mark.parametrize(("count", "samples"), [(2**61, 1), (2**62, 4), (2**63 - 1, 2)])
+def test_more_draws_than_there_can_be_are_refused(count: int, samples: int) -> None:
+    keys, counts, ids = np.ones(2, np.uint64), np.array([count, 0]), np.zeros(samples, np.int64)
+    for output in (np.empty(0), np.empty(2)):
+        with pytest.raises(ValueError, match="do not fit together"):
+            kernels.draw_uniforms(keys, counts, ids, None, output)

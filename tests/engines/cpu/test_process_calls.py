@@ -99,6 +99,17 @@ def test_wrong_arguments(drawing: FunctionPool, seeds: Any, output: Any) -> None
         kernels.call_stage(processes, seeds, '"image"', output)
 
 
+def test_a_pool_that_has_ended_is_left_to_python() -> None:
+    read, write = os.pipe()
+    pipes, memory = np.full((1, 2), -1, np.int32), np.zeros(9, np.uint8)
+    processes = None, read, write, pipes, (memory,), 60.0
+    stage = kernels.call_stage(processes, SEEDS, '"image"', (3, 1, 0, 0))
+    os.close(write)
+    assert kernels.run_stage(stage, 0, draw(3, "uint8")) is None
+    os.close(read)
+    assert kernels.run_stage(stage, 0, draw(3, "uint8")) is None
+
+
 def test_seeds_pass_through_two_numbers_of_32_bits() -> None:
     assert np.array_equal(join_seeds(split_seeds(SEEDS)), SEEDS)
 

@@ -186,6 +186,9 @@ def test_a_run_frees_the_files_of_the_rows_that_it_did(tmp_path: Path) -> None:
     assert bytes(files.take(1)) == b"no image"
     assert run.run(0, 1) == [0], "its file is gone"
     assert run.run(2, 3) == []
+    assert files.read(0, 3, sizes, -1) == 1
+    assert bytes(files.take(2)) == (tmp_path / "2").read_bytes()
+    assert run.run(0, 3) == [1, 2], "one file is read again, and the other one was taken"
 
 
 def test_rows_without_content_and_wrong_counts_are_refused() -> None:
@@ -198,6 +201,7 @@ def test_rows_without_content_and_wrong_counts_are_refused() -> None:
         ([image, image], None, np.zeros(3, np.int64), "one position for each row"),
         ([None, None], files, np.array([0, 2]), "neither a content nor a file"),
         ([None, None], files, np.array([-1, 0]), "neither a content nor a file"),
+        ([None, None], files, np.array([1, 1]), "two rows have the same file"),
     ):
         with pytest.raises(ValueError, match=reason):
             create_run(stage, contents, own, positions)
