@@ -73,8 +73,9 @@ struct JpegHeader {
     if (!frame || !is_plain(bytes, frame, has_jfif, adobe)) return false;
     height = bytes.big_endian(frame + 5), width = bytes.big_endian(frame + 7);
     const size_t end = at + 2 + size_t(length) + 1;  // these bytes suffice for the header
-    return bytes[at + 4] == bytes[frame + 9] && height && width && bytes.size() >= end &&
-           !bytes.is_past_end();
+    const int components = bytes[frame + 9];
+    return bytes[at + 4] == components && length == 6 + 2 * components && height && width &&
+           bytes.size() >= end && !bytes.is_past_end();
   }
 
  private:

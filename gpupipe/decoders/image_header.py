@@ -174,7 +174,8 @@ def _jpeg(view: memoryview) -> Header:
             return _unusual_jpeg(view, frame)
         at += 2 + size
     height, width = _jpeg_size(view, frame)
-    plain = plain and bool(height and width) and len(view) > at + 2 + size
+    plain = plain and bool(height and width) and 8 <= size < len(view) - at - 2
+    plain = plain and size == 6 + 2 * view[at + 4]
     plain = plain and _is_plain_frame(view, frame, jfif, adobe)
     is_one_scan = frame and view[frame + 1] < 0xC2 and view[at + 4] == view[frame + 9]
     too_many = not is_one_scan and _has_too_many_scans(view, at)

@@ -200,6 +200,17 @@ def test_what_follows_the_image_or_lies_in_a_segment_is_no_scan() -> None:
     assert not read_header(data[: last + 1] + b"\xda\0" * 200).too_many_scans
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 11, 13])
+def test_a_scan_header_of_another_length_is_not_plain(length: int) -> None:
+    """libjpeg refuses it. Read before by its first bytes, a part of the file is not plain, too."""
+    data = PLAIN["baseline.jpg"]
+    at = data.index(b"\xff\xda") + 2
+    data = data[:at] + struct.pack(">H", length) + data[at + 2 :]
+    for file in (data, data[: at + length + 1]):
+        assert not read_header(file).is_plain
+        assert not image_header.read_jpeg_sizes([file]).any()
+
+
 def damaged_jpegs(count: int) -> list[bytes]:
     """JPEGs with one or two other bytes before the scan, or that end early."""
     random = np.random.default_rng(0)
