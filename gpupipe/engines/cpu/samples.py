@@ -27,10 +27,23 @@ from gpupipe.engines.cpu.program import Content, FieldProgram, run_groups
 from gpupipe.engines.cpu.stages import Run, create_native, create_run, run_native
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime import tracing
+from gpupipe.runtime.function_failures import CallFailedError
 from gpupipe.runtime.function_pool import IS_SKIPPED
+from gpupipe.runtime.user_functions import FunctionMissingError
 
 _NOT_NATIVE = b""
 """The content of a sample on which no native program runs."""
+_OF_SAMPLES = (
+    MemoryError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    CallFailedError,
+    FunctionMissingError,
+)
+"""What keeps a native program from running because of a sample's parameters, a function of the
+user's, or the machine: samples that run alone raise errors of their own. Any other exception is a
+mistake in the code: the batch fails with it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,7 @@ class SampleRunner:
             return natives
         for name in self.pipeline.fields:
             of_field = self.programs[name]
-            with suppress(Exception):  # such as MemoryError: samples raise errors of their own
+            with suppress(*_OF_SAMPLES):
                 stage = create_native(of_field.program.rest, of_field.views)
                 if stage is not None:
                     field = self.samples[name]
@@ -98,7 +111,7 @@ class SampleRunner:
                 return
             try:
                 undone = run_native(run, rows)
-            except Exception:  # such as MemoryError: samples that run alone raise their own errors
+            except _OF_SAMPLES:
                 undone = list(rows)
             for row in undone:
                 if self.is_skipped(row):

@@ -159,6 +159,19 @@ def test_without_memory_for_several_samples_each_runs_alone(
     assert all(torch.equal(found[id], expected[id]) for id in expected)
 
 
+@pytest.mark.parametrize("function", ["create_native", "run_native"])
+def test_a_mistake_in_the_code_fails_the_batch(
+    faces: Path, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the samples ran one by one, the batch would be right, but slow, and no one would know."""
+    monkeypatch.setattr(samples, function, lambda one_argument_too_few: None)
+    with (
+        load(faces, ["decode", {"random_affine": AFFINE}]) as loader,
+        pytest.raises(gpupipe.EngineError, match=r"could not make a batch: TypeError.*samples\.py"),
+    ):
+        list(loader)
+
+
 def test_a_run_that_is_cancelled_runs_no_further_row() -> None:
     windows = np.array([[0, 0, 2, 3]] * 4)
     run = create_run(
