@@ -16,6 +16,8 @@ KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
     tests/decoders/builtin/test_jpeg_window.py tests/native/test_stages.py \
     tests/engines/cpu/test_nearest_resize.py
 
+KERNEL_FUZZERS = regions colors geometry programs degradations calls conversions draws files headers
+
 .PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint lint-mypy lint-rest \
     wheel docs clean
 
@@ -97,7 +99,7 @@ sanitize: $(VENV)/.installed-test
 	nm -D $(SANITIZED)/lib/gpupipe/_kernels.abi3.so | grep -q __asan_init
 	$(SANITIZED_ENV) $(BIN)/pytest -n 0 $(KERNEL_TESTS) tests/dataset/test_reading.py \
 	    $(addprefix tests/runtime/test_installation.py::test_, any_contiguous_buffer_is_taken every_size_and_alignment_has_the_crc_of_zlib)
-	for fuzzer in regions colors geometry programs degradations; do \
+	for fuzzer in $(KERNEL_FUZZERS); do \
 	    $(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_$$fuzzer.py --seconds $(FUZZ_SECONDS) || exit 1; \
 	done
 	@echo 'make sanitize: the tests passed, and the fuzzers found nothing'
