@@ -111,7 +111,7 @@ def test_what_it_does_not_know_is_run_alone(tmp_path: Path, calls: list[bool]) -
 
 
 def test_a_step_without_a_stage_makes_each_sample_run_alone(faces: Path, calls: list[bool]) -> None:
-    steps = [{"resize": {"size": 64}}, {"resize": {"size": 48, "interpolation": "nearest"}}]
+    steps = [{"resize": {"size": 64}}, NUMBERS[0], {"resize": {"size": 48}}]
     with load(faces, ["decode", *steps]) as loader:
         assert len(by_id(loader)) == 60
     assert not any(calls)
