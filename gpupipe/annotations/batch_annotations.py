@@ -121,11 +121,10 @@ def list_ragged(pipeline: Pipeline) -> dict[str, Spec]:
 def list_arrays(pipeline: Pipeline) -> list[str]:
     """Return the names of all arrays that `BatchAnnotations.arrays` may have."""
     names = [name + suffix for name in list_ragged(pipeline) for suffix in (VALUES, OFFSETS)]
-    for image in pipeline.fields:
-        if pipeline.annotations_of(image):
-            outputs = pipeline.views_of(image) or (image,)
-            names += [prefix_of(pipeline, image) + ORIG_SIZE]
-            names += [prefix_of(pipeline, output) + TO_ORIGINAL for output in outputs]
+    for image in pipeline.annotated:
+        outputs = pipeline.views_of(image) or (image,)
+        names += [prefix_of(pipeline, image) + ORIG_SIZE]
+        names += [prefix_of(pipeline, output) + TO_ORIGINAL for output in outputs]
     return names
 
 
@@ -167,10 +166,8 @@ def annotate(
     """
     rows: dict[str, tuple[Array, NDArray[np.int64]]] = {}
     values: dict[str, Array] = {}
-    for image in pipeline.fields:
+    for image in pipeline.annotated:
         specs = pipeline.annotations_of(image)
-        if not specs:
-            continue
         size, turned = sizes[image], orientations.get(image)
         swaps = np.zeros(len(size), bool) if turned is None else turned >= 5
         stored = np.where(swaps[:, None], size[:, ::-1], size).astype(np.int64)
@@ -197,7 +194,7 @@ def annotate(
 
 def _share_decided(pipeline: Pipeline, steps: Steps) -> None:
     """Give a step on several fields, such as image and mask, what it decided by boxes on one."""
-    annotated = [name for name in pipeline.fields if pipeline.annotations_of(name)]
+    annotated = pipeline.annotated
     decided = {entry.key: parameters for name in annotated for entry, parameters in steps[name]}
     for name in pipeline.fields:
         for entry, parameters in steps[name] if name not in annotated else ():

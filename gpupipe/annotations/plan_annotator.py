@@ -86,7 +86,6 @@ def _is_as_declared(
         orientations: The result of `find_orientations`.
     """
     return all((turned == UPRIGHT).all() for turned in orientations.values()) and all(
-        np.array_equal(sizes[name], annotations.values[prefix_of(pipeline, name) + ORIG_SIZE])
-        for name in pipeline.fields
-        if pipeline.annotations_of(name)
+        (sizes[name] == annotations.values[prefix_of(pipeline, name) + ORIG_SIZE]).all()
+        for name in pipeline.annotated
     )

@@ -39,10 +39,9 @@ class AnnotationRows:
         """Return the annotations of the samples `ids` of the index."""
         index, rows = index.resolve(ids)
         columns = {name: index.annotations[name] for name in pipeline.annotations}
-        images = [name for name in pipeline.fields if pipeline.annotations_of(name)]
         return cls(
             take_annotations(columns, rows),
-            {name: index.sizes[name][rows] for name in images if name in index.sizes},
+            {name: index.sizes[name][rows] for name in pipeline.annotated if name in index.sizes},
         )
 
     def select(self, chosen: Sequence[int]) -> Self:
@@ -69,11 +68,10 @@ class AnnotationRows:
         Raises:
             KeyError: The index has no sizes of a field.
         """
-        images = [name for name in pipeline.fields if pipeline.annotations_of(name)]
-        sizes = {name: self.declared[name].astype(np.float64) for name in images}
+        sizes = {name: self.declared[name].astype(np.float64) for name in pipeline.annotated}
         upright = {
-            name: np.full(len(sizes[name]), UPRIGHT)
-            for name in images
+            name: np.full(len(size), UPRIGHT)
+            for name, size in sizes.items()
             if _applies_orientation(pipeline, name)
         }
         return self.annotate(pipeline, steps, sizes, upright)
@@ -95,8 +93,8 @@ def find_orientations(
             not opened, which is read here.
     """
     found: dict[str, NDArray[np.int64]] = {}
-    for name in pipeline.fields:
-        if pipeline.annotations_of(name) and _applies_orientation(pipeline, name):
+    for name in pipeline.annotated:
+        if _applies_orientation(pipeline, name):
             turned = np.array(known.get(name, [UNKNOWN] * len(ids)), np.int64)
             unknown = turned == UNKNOWN
             if unknown.any():

@@ -78,6 +78,11 @@ class Pipeline(Phased):
             if spec.annotation is not None and spec.annotation.of == source
         }
 
+    @cached_property
+    def annotated(self) -> tuple[str, ...]:
+        """The fields that have annotations on them, such as boxes."""
+        return tuple(name for name in self.fields if self.annotations_of(name))
+
     def is_image_file(self, name: str) -> bool:
         """Return whether a field of a batch is made from image files."""
         return self.fields[self.source_of(name)].encoded

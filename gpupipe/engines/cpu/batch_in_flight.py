@@ -257,8 +257,8 @@ class BatchInFlight:
             len(rows), self._starter.memory, self._starter.pad_to
         )
         orientations = {
-            name: [self._samples[name].find_orientation(row) for row in rows]
-            for name in (sizes if self._lowering.job.pipeline.annotations else ())
+            name: self._samples[name].find_orientations(rows)
+            for name in self._lowering.job.pipeline.annotated
         }
         plan = self.plan if is_all else self.plan.select([*rows])
         plan = self._lowering.job.annotate(plan, sizes, orientations)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.annotations.rows import UNKNOWN
+from gpupipe.annotations.rows import UNKNOWN, UPRIGHT
 from gpupipe.dataset.reading import FileSet
 from gpupipe.decoded_cache.decoded_cache import CachedSample
 from gpupipe.decoders.chain import EncodedImage
@@ -29,8 +29,6 @@ class CachedImage:
 
 
 Image = EncodedImage | CachedImage
-_UPRIGHT = 1
-"""The EXIF orientation of an image that is not turned."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +67,21 @@ class FieldSamples:
         data = self.files.take(row if self.positions is None else int(self.positions[row]))
         return None if data is None else np.frombuffer(data, np.uint8)
 
-    def find_orientation(self, row: int) -> int:
-        """Return the EXIF orientation of an image file; UNKNOWN for what is no opened file."""
+    def find_orientations(self, rows: Sequence[int]) -> list[int]:
+        """Return the EXIF orientations of image files; UNKNOWN for what is no opened file."""
+        if self.files is not None and self.contents.count(None) == len(self.contents):
+            return [UPRIGHT] * len(rows)
+        return [self._find_orientation(row) for row in rows]
+
+    def _find_orientation(self, row: int) -> int:
         content = self.contents[row]
         if isinstance(content, CachedImage):
             content = content.content
         if isinstance(content, EncodedImage):
             return content.header.orientation
         if isinstance(content, np.ndarray):
-            return _UPRIGHT if content.ndim == 1 else UNKNOWN
-        return _UPRIGHT if content is None and self.files is not None else UNKNOWN
+            return UPRIGHT if content.ndim == 1 else UNKNOWN
+        return UPRIGHT if content is None and self.files is not None else UNKNOWN
 
     def select(self, rows: Sequence[int]) -> "FieldSamples":
         """Return the samples in `rows`, which are in order."""

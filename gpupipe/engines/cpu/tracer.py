@@ -9,7 +9,6 @@ the program decodes and crops is decided in windows.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -179,7 +178,7 @@ class Tracer:
             case [[], [ops.CropOp() as crop]]:  # so that it can join other crops
                 whole = self._whole(np.zeros(2), self.size)
                 windows = np.where(rows[1][:, None], crop.windows, whole)
-                self.ops.append(replace(crop, windows=windows))
+                self.ops.append(crop.with_windows(windows))
                 self.size = windows[:, 2:].astype(np.float64)
                 return
         changes = [op for part in parts for op in part.ops]

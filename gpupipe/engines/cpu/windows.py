@@ -74,7 +74,7 @@ def _join(first: ops.Op, op: ops.Op) -> ops.Op | None:
         inner, outer = op.windows, first.windows
         if ops.are_inside(inner, outer[:, 2:]):
             windows = np.concatenate([outer[:, :2] + inner[:, :2], inner[:, 2:]], -1)
-            return replace(first, step=op.step, windows=windows, earlier_steps=first.steps)
+            return ops.CropOp(op.step, first.spec, windows, first.fill, earlier_steps=first.steps)
     return None
 
 
@@ -86,33 +86,35 @@ def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops
     if _jpeg is None:
         return list(traced)
     match list(traced[:3]):
-        case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_] if _extension is not None:
-            windows = np.empty((len(size), 4), np.int64)
-            _extension.limit_windows(crop.windows, np.ascontiguousarray(size), windows)
-            return [_with_windows(decode, windows), *traced[1:]]
         case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_]:
-            first, end = _find_edges(crop)
+            return [_with_windows(decode, _limit_crop(crop, size)), *traced[1:]]
         case [ops.DecodeOp() as decode, ops.ResizeOp() as resize, ops.CropOp() as crop]:
             first, end = _find_resized(size / resize.sizes, resize, crop)
         case [ops.DecodeOp() as decode, ops.WarpOp() as warp, *_]:
             first, end = _find_warped(warp)
         case _:
             return _add_windows_before_colors(traced, size)
-    return [_decode_window(decode, first, end, size), *traced[1:]]
+    return [_with_windows(decode, _limit(first, end, size)), *traced[1:]]
 
 
-def _decode_window(
-    decode: ops.DecodeOp, first: _Corner, end: _Corner, size: NDArray[np.float64]
-) -> ops.DecodeOp:
-    """Return a decode of the windows from `first` to `end`, as far as they are in the image."""
+def _limit_crop(crop: ops.CropOp, size: NDArray[np.float64]) -> ops.Rows:
+    """Return the windows of a crop, as far as they are in the image."""
+    if _extension is None:
+        return _limit(*_find_edges(crop), size)
+    windows = np.empty((len(size), 4), np.int64)
+    _extension.limit_windows(crop.windows, np.ascontiguousarray(size), windows)
+    return windows
+
+
+def _limit(first: _Corner, end: _Corner, size: NDArray[np.float64]) -> ops.Rows:
+    """Return the windows from `first` to `end`, as far as they are in the image."""
     first, end = np.maximum(first, 0.0), np.minimum(end, size)
     is_inside = (end > first).all(-1, keepdims=True)  # where it is not, decode the whole image
     first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
-    windows = np.concatenate([first, end - first], -1).astype(np.int64)
-    return _with_windows(decode, windows)
+    return np.concatenate([first, end - first], -1).astype(np.int64)
 
 
-def _with_windows(decode: ops.DecodeOp, windows: NDArray[np.int64]) -> ops.DecodeOp:
+def _with_windows(decode: ops.DecodeOp, windows: ops.Rows) -> ops.DecodeOp:
     return ops.DecodeOp(decode.step, decode.spec, decode.options, windows, decode.sizes)
 
 
@@ -122,7 +124,7 @@ def _add_windows_before_colors(traced: Sequence[ops.Op], size: NDArray[np.float6
         return list(traced)
     is_whole, count = np.zeros(len(size), bool), 1
     for op in traced[1:]:
-        needs_whole = _find_whole(op, len(size))
+        needs_whole = _find_whole(op)
         if needs_whole is None:
             break
         is_whole |= needs_whole
@@ -132,44 +134,39 @@ def _add_windows_before_colors(traced: Sequence[ops.Op], size: NDArray[np.float6
         return list(traced)
     if crop.fill is None and not ops.are_inside(crop.windows, size.astype(np.int64)):
         return list(traced)  # the kernel of the crop raises the error
-    first, end = _find_edges(crop)
-    first, end = np.where(is_whole[:, None], 0.0, first), np.where(is_whole[:, None], size, end)
-    decode = _decode_window(decode, first, end, size)
-    windows = decode.windows
-    assert windows is not None
+    windows = _limit_crop(crop, size)
+    windows[is_whole, :2], windows[is_whole, 2:] = 0, size[is_whole]
     before = ops.CropOp(crop.step, traced[1].spec, windows, None)
-    shifted = crop.windows - np.pad(windows[:, :2], ((0, 0), (0, 2)))
-    return [decode, before, *traced[1:count], replace(crop, windows=shifted), *traced[count + 1 :]]
+    shifted = crop.windows.copy()
+    shifted[:, :2] -= windows[:, :2]
+    changes, crop = traced[1:count], crop.with_windows(shifted)
+    return [_with_windows(decode, windows), before, *changes, crop, *traced[count + 1 :]]
 
 
-def _find_whole(op: ops.Op, count: int) -> NDArray[np.bool_] | None:
+def _find_whole(op: ops.Op) -> NDArray[np.bool_] | bool | None:
     """Return for which samples a change of colours depends on more than the pixel that it changes.
 
     Returns:
-        bool (B,); None if the operation is no change of colours.
+        bool (B,), or one for all; None if the operation is no change of colours.
     """
     if isinstance(op, ops.ColorMatrixOp):
-        return np.zeros(count, bool)
+        return False
     if isinstance(op, ops.ColorOp):
-        return _of_rows(op.rows, np.full(count, not _is_of_one_pixel(op.name)))
+        return not _is_of_one_pixel(op.name) and (op.rows is None or op.rows)
     if isinstance(op, ops.ChooseColorOp):
-        needs_whole = np.array([not _is_of_one_pixel(name) for name in op.names])
-        return _of_rows(op.rows, needs_whole[op.index])
+        of_names = np.array([not _is_of_one_pixel(name) for name in op.names])
+        needs_whole: NDArray[np.bool_] = of_names[op.index]
+        return needs_whole if op.rows is None else needs_whole & op.rows
     if not isinstance(op, SwitchOp):
         return None
-    is_whole = np.zeros(count, bool)
+    is_whole = np.zeros(len(op.index), bool)
     for n, branch in enumerate(op.branches):
         for inner in branch.ops:
-            of_inner = _find_whole(inner, count)
+            of_inner = _find_whole(inner)
             if of_inner is None:
                 return None
             is_whole |= of_inner & (op.index == n)
     return is_whole
-
-
-def _of_rows(rows: NDArray[np.bool_] | None, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return flags (B,), False for samples that are not in `rows`."""
-    return flags if rows is None else flags & rows
 
 
 def _is_of_one_pixel(name: str) -> bool:

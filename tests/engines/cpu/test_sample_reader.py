@@ -32,7 +32,7 @@ def test_plain_jpegs_stay_bytes_and_all_others_are_opened(tmp_path: Path) -> Non
         assert "not an image in a known format" in errors[2]
         assert image.sizes.tolist() == [[40, 50], [30, 20], [0, 0], [40, 50]]
         assert [content is None for content in image.contents] == [True, False, True, True]
-        assert [image.find_orientation(row) for row in (0, 1, 3)] == [1, 1, 1]
+        assert image.find_orientations((0, 1, 3)) == [1, 1, 1]
         first, second = image.take(0), image.take(1)
         assert isinstance(first, np.ndarray)
         assert first.tobytes() == plain
