@@ -83,7 +83,7 @@ test-without-kernels: $(VENV)/.installed-test
 	    --deselect tests/engines/cpu/test_lowering.py::test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg
 
 # The kernels' tests, and each fuzzer of kernels for FUZZ_SECONDS, with the extensions under
-# AddressSanitizer and UndefinedBehaviorSanitizer. It takes about five minutes on two cores; the last
+# AddressSanitizer and UndefinedBehaviorSanitizer. It takes about seven minutes on two cores; the last
 # line says that nothing was found. torch and Python leak at exit, so leaks are not looked for: the
 # tests and the fuzzers watch the memory of the process, of which little may wait to be used again.
 SANITIZED = build/sanitized

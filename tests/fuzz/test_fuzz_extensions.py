@@ -31,7 +31,7 @@ COUNTED = {
         ("conversions", 4000 if IS_FULL else 200),
         ("draws", 10_000 if IS_FULL else 500),
         ("files", 2000 if IS_FULL else 100),
-        ("headers", 4000 if IS_FULL else 200),
+        ("headers", 8000 if IS_FULL else 500),
     ],
 )
 def test_nothing_is_found(name: str, count: int) -> None:
