@@ -59,18 +59,18 @@ AVX2 int64_t convert_to_floats(const uint8_t* levels, float* values, int64_t cou
                                const Conversion& k) {
   if (count < 2 * kLine) return 0;
   const int64_t head = -(reinterpret_cast<uintptr_t>(values) / sizeof(float)) % kLine;
-  const int channels = k.channels, step = 8 % channels;
+  const int channels = k.channels;
   const int64_t end = count - (count - head) % kLine;
   for (int64_t n = 0; n < head; n += 8)
     _mm256_maskstore_ps(values + n, mask_of(head - n),
                         to_numbers(levels + n, k, int(n % channels)));
-  int first = int(head % channels);  // the channel of the next value
-  for (int64_t n = head; n < end; n += 8) {
-    _mm256_stream_ps(values + n, to_numbers(levels + n, k, first));
-    first += step;
-    if (first >= channels) first -= channels;
-  }
-  int64_t n = end;
+  const int first = int(head % channels);  // the channel of the next value
+  int64_t n = head;
+  for (; n + kPeriod <= end; n += kPeriod)
+    for (int part = 0; part < kPeriod; part += 8)
+      _mm256_stream_ps(values + n + part, to_numbers(levels + n + part, k, first + part));
+  for (int part = 0; n < end; n += 8, part += 8)
+    _mm256_stream_ps(values + n, to_numbers(levels + n, k, first + part));
   for (; n + 8 <= count; n += 8)
     _mm256_storeu_ps(values + n, to_numbers(levels + n, k, int(n % channels)));
   return n;

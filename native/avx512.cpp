@@ -9,7 +9,7 @@
 namespace gpupipe {
 namespace {
 
-constexpr int kVector = 64;  // bytes
+using avx512::kVector;
 constexpr int kLanes = 16;   // values of a block
 
 bool is_supported() {
@@ -215,9 +215,9 @@ AVX512 void blend_rows(const uint16_t* const rows[], const int16_t* weights, int
 
 }  // namespace
 
-const Variant kAvx512 = {"avx512",        is_supported,    avx512::warp_row, avx2::split,
-                         avx512::merge,   avx2::reverse,   avx2::transpose,  avx2::convert,
-                         prepare_columns, resize_columns,  blend_rows,       &kColorAvx512,
+const Variant kAvx512 = {"avx512",        is_supported,   avx512::warp_row, avx512::split,
+                         avx512::merge,   avx2::reverse,  avx2::transpose,  avx512::convert,
+                         prepare_columns, resize_columns, blend_rows,       &kColorAvx512,
                          &kFloatAvx512};
 
 }  // namespace gpupipe

@@ -184,13 +184,15 @@ class Slot : public Target {
   // Writes interleaved pixels to row n, the last one first if `is_reversed`.
   void write_pixels(const Variant& variant, const uint8_t* pixels, const Rows& rows, int n,
                     bool is_reversed = false) const {
-    if (!is_interleaved && channels > 1) {
-      split_row(variant, pixels, rows.planes, channels, source_size(), width, is_reversed);
-      write_planes(variant, rows.planes, rows, n, 1);
-      return;
-    }
     uint8_t* const to = values + n * row;
     const bool is_copy = conversions_->parts[0].is_identity && !is_streamed();
+    if (!is_interleaved && channels > 1) {
+      uint8_t* planes[kMaxChannels];
+      for (int c = 0; c < channels; ++c) planes[c] = is_copy ? to + c * plane : rows.planes[c];
+      split_row(variant, pixels, planes, channels, source_size(), width, is_reversed);
+      if (!is_copy) write_planes(variant, planes, rows, n, 1);
+      return;
+    }
     if (is_reversed) {
       uint8_t* const turned = is_copy ? to : rows.pixels;
       reverse_row(variant, pixels, turned, channels * source_size(), width);

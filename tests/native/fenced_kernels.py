@@ -32,7 +32,7 @@ _SOURCE, _BATCH = FencedMemory(1 << 18), FencedMemory(1 << 18)
 Create = Callable[[Any], Any]
 """Returns the stage for an output; None stands for an image."""
 HEIGHTS = (1, 2, 5, 8)
-WIDTHS = (1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 65)
+WIDTHS = (1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 65, 130)
 MODES = tuple(itertools.product((False, True), (False, True)))
 FLIPS = tuple(np.array([flips], np.uint8) for flips in itertools.product((0, 1), (0, 1)))
 COLORS = {

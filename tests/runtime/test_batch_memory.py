@@ -56,6 +56,13 @@ def test_memory_comes_back_when_its_tensor_dies() -> None:
     assert address(memory.allocate(SHAPE, torch.float32)) == place
 
 
+@pytest.mark.parametrize("count", [1, 1000, 3 << 20])
+def test_a_batch_begins_with_a_cache_line(count: int) -> None:
+    memory = BatchMemory(0)
+    tensors = [memory.allocate((count,), torch.float32).fill_(1.0) for _ in range(5)]
+    assert [address(tensor) % 64 for tensor in tensors] == [0] * 5
+
+
 @pytest.mark.parametrize("name", HOLDERS)
 def test_nothing_is_used_again_while_it_is_held(name: str) -> None:
     memory = BatchMemory(8)
