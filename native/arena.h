@@ -89,7 +89,7 @@ inline Image take_image(Arena& arena, int height, int width, int channels, int i
 // Returns an image of packed rows in the arena, of planes if the other is.
 inline Image take_alike(Arena& arena, const Image& other, int height, int width) {
   Image image = take_image(arena, height, width, other.channels, other.item_size);
-  if (!other.plane) return image;
+  if (!other.has_planes()) return image;
   image.stride = int64_t{width} * other.item_size;
   image.plane = image.stride * height;
   return image;

@@ -11,7 +11,7 @@ namespace {
 
 // What a pass does to a part of a row, in order.
 struct Operation {
-  enum Kind { kTables, kSaturation, kHue, kPermute, kGray, kToGray, kToRgb } kind;
+  enum Kind { kTables, kSaturation, kHue, kPermute, kToGray, kToRgb } kind;
   float factor = 0, rest = 0;
   int order[kChannels] = {0, 1, 2};
   LevelTables tables = {};
@@ -31,8 +31,7 @@ class ColorRun {
 
   // Returns the image after all changes.
   Image finish() {
-    if (operations_.size() == 1 && operations_[0].kind == Operation::kTables &&
-        operations_[0].tables.is_shared) {
+    if (is_one_table()) {
       uint8_t* const table = arena_.take(kLevels);
       std::memcpy(table, operations_[0].tables.levels[0], kLevels);
       image_.table = table;
@@ -59,26 +58,37 @@ class ColorRun {
     return operation;
   }
 
+  // Whether what is put off is a table for all channels.
+  bool is_one_table() const {
+    return operations_.size() == 1 && operations_[0].kind == Operation::kTables &&
+           operations_[0].tables.is_shared;
+  }
+
   // Whether reading again costs less than writing: what is put off is at most a table.
   bool is_cheap() const {
     return operations_.empty() ||
            (operations_.size() == 1 && operations_[0].kind == Operation::kTables);
   }
 
+  // Makes the operations. Three equal channels that come last are one plane.
   void write() {
     NoStatistics none;
-    if (operations_.empty()) return;
-    if (is_cheap() && operations_[0].tables.is_shared)
+    const bool is_gray = !operations_.empty() && operations_.back().kind == Operation::kToRgb;
+    if (is_gray) operations_.pop_back(), channels_ = 1;
+    if (is_one_table())
       look_up_levels(operations_[0].tables.levels[0], variant_, &image_, arena_);
-    else
+    else if (!operations_.empty())
       pass(true, none);
     operations_.clear();
+    if (!is_gray) return;
+    channels_ = image_.channels = kChannels;
+    image_.plane = 0, image_.is_writable = false;
   }
 
   // Returns the sum of the luma of all pixels after all operations.
   uint64_t sum_luma() {
-    if (channels_ != kChannels || image_.channels != kChannels || image_.plane || !is_cheap() ||
-        !(operations_.empty() || operations_[0].tables.is_shared)) {
+    if (channels_ != kChannels || image_.channels != kChannels || image_.has_planes() ||
+        !(operations_.empty() || is_one_table())) {
       LumaSum luma = {variant_, gray_};
       measure(luma);
       return luma.sum;
@@ -115,7 +125,7 @@ class ColorRun {
     if (image_.is_writable && image_.channels == channels_) return image_;
     Image shape = image_;
     shape.channels = channels_;
-    if (channels_ == 1) shape.plane = 0;
+    if (channels_ == 1) shape.plane = Image::kInterleaved;
     return take_alike(arena_, shape, image_.height, image_.width);
   }
 
@@ -123,10 +133,9 @@ class ColorRun {
   void pass(bool is_written, Statistics& statistics) {
     const Image to = is_written ? find_target() : image_;
     each_part(to, [&](const uint8_t* from, uint8_t* pixels, int count) {
-      load(from, count);
-      for (const Operation& operation : operations_) apply(operation, count);
+      for (size_t n = load(from, count); n < operations_.size(); ++n) apply(operations_[n], count);
       statistics.add(planes_, live_, count);
-      if (is_written) store(pixels, to.plane, count);
+      if (is_written) store(pixels, to, count);
     });
     if (is_written) image_ = to;
   }
@@ -135,7 +144,7 @@ class ColorRun {
   // another.
   template <typename Run>
   void each_part(const Image& to, const Run& run) const {
-    const bool is_packed = image_.stride == image_.row_size() && to.stride == to.row_size();
+    const bool is_packed = image_.stride == image_.row_size();  // so is another
     const int rows = is_packed ? 1 : image_.height;
     const int64_t width = int64_t{image_.width} * (is_packed ? image_.height : 1);
     for (int row = 0; row < rows; ++row)
@@ -144,23 +153,31 @@ class ColorRun {
             int(std::min<int64_t>(kPart, width - begin)));
   }
 
-  void load(const uint8_t* pixels, int count) {
+  // Returns how many operations are made with it.
+  size_t load(const uint8_t* pixels, int count) {
     for (int c = 0; c < kChannels; ++c) planes_[c] = memory_[c];
     live_ = image_.channels;
-    if (live_ == kChannels && !image_.plane) {
+    if (live_ == kChannels && !image_.has_planes()) {
+      if (!operations_.empty() && operations_[0].kind == Operation::kToGray) {
+        variant_.read_gray(pixels, planes_[0], count);
+        live_ = 1;
+        return 1;
+      }
       variant_.split(pixels, planes_, count);
-      return;
+      return 0;
     }
     for (int c = 0; c < live_; ++c)
-      std::memcpy(planes_[c], pixels + c * image_.plane, size_t(count));
+      std::memcpy(planes_[c], c ? pixels + c * image_.plane : pixels, size_t(count));
+    return 0;
   }
 
-  void store(uint8_t* pixels, int64_t plane, int count) {
-    if (live_ == kChannels && !plane) {
+  void store(uint8_t* pixels, const Image& to, int count) {
+    if (live_ == kChannels && !to.has_planes()) {
       variant_.merge(planes_, pixels, count);
       return;
     }
-    for (int c = 0; c < live_; ++c) std::memcpy(pixels + c * plane, planes_[c], size_t(count));
+    for (int c = 0; c < live_; ++c)
+      std::memcpy(c ? pixels + c * to.plane : pixels, planes_[c], size_t(count));
   }
 
   void apply(const Operation& operation, int count);
@@ -189,11 +206,10 @@ void ColorRun::apply(const Operation& operation, int count) {
       for (int c = 0; c < kChannels; ++c) planes_[c] = old[operation.order[c]];
       return;
     }
-    case Operation::kGray:
     case Operation::kToGray:
       variant_.compute_gray(planes_, gray_, count);
-      live_ = operation.kind == Operation::kGray ? kChannels : 1;
-      for (int c = 0; c < live_; ++c) std::memcpy(planes_[c], gray_, size_t(count));
+      std::memcpy(planes_[0], gray_, size_t(count));
+      live_ = 1;
       return;
     case Operation::kToRgb:
       for (int c = 1; c < kChannels; ++c) std::memcpy(planes_[c], planes_[0], size_t(count));
@@ -271,7 +287,9 @@ bool ColorRun::add(const ColorChange& change) {
       for (int c = 0; c < kChannels; ++c) operations_.back().order[c] = int(values[c]);
       return true;
     case Color::kGray:
-      if (channels_ == kChannels) add_operation(Operation::kGray);
+      if (channels_ != kChannels) return true;
+      add_operation(Operation::kToGray);
+      add_operation(Operation::kToRgb);
       return true;
     case Color::kToGray:
       if (channels_ == kChannels) add_operation(Operation::kToGray);
@@ -303,7 +321,7 @@ void look_up_levels(const uint8_t* table, const ColorVariant& variant, Image* im
                     Arena& arena) {
   const Image to =
       image->is_writable ? *image : take_alike(arena, *image, image->height, image->width);
-  const bool is_packed = image->stride == image->row_size() && to.stride == to.row_size();
+  const bool is_packed = image->stride == image->row_size();  // so is another
   const int rows = is_packed ? 1 : image->height;
   const int64_t count = image->row_size() * (is_packed ? image->height : 1);
   for (int k = 0; k < image->pieces(); ++k)

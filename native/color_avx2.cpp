@@ -46,13 +46,6 @@ AVX2 void merge(const uint8_t* const planes[], uint8_t* pixels, int count) {
   avx2::merge(planes, pixels, count);
 }
 
-AVX2 uint32_t sum_luma(const uint8_t* pixels, int count) {
-  uint8_t bytes[kChannels][kPart];
-  uint8_t* const planes[] = {bytes[0], bytes[1], bytes[2]};
-  split(pixels, planes, count);
-  return color::sum_luma(planes, count);
-}
-
 #define COLOR_TARGET AVX2
 #include "color_functions.h"
 

@@ -51,28 +51,42 @@ struct LumaDigits {
 
 const LumaDigits kLumaDigits;
 
-AVX512 uint32_t sum_luma(const uint8_t* pixels, int count) {
+// Calls take(luma, n) with 32 bits for each of 16 interleaved pixels from pixel n on. What follows
+// the last pixel has no luma.
+template <typename Take>
+AVX512_INLINE void each_luma(const uint8_t* pixels, int count, const Take& take) {
   const __m512i order = _mm512_load_si512(kLumaDigits.order);
   const __m512i low = _mm512_set1_epi32(kLumaDigits.digits[0]);
   const __m512i middle = _mm512_set1_epi32(kLumaDigits.digits[1]);
   const __m512i high = _mm512_set1_epi32(kLumaDigits.digits[2]);
   const __m512i round = _mm512_set1_epi32(int(kLumaRound)), zero = _mm512_setzero_si512();
-  __m512i sum = zero;
-  const int64_t bytes = int64_t{count} * kChannels, step = kVector / 4 * kChannels;
-  for (int64_t n = 0; n < bytes; n += step) {
-    // Zeros after the last pixel have no luma.
-    const __m512i loaded = n + kVector <= bytes
-                               ? _mm512_loadu_si512(pixels + n)
-                               : _mm512_maskz_loadu_epi8(mask_of(bytes - n), pixels + n);
+  const int64_t bytes = int64_t{count} * kChannels;
+  for (int n = 0; n < count; n += kVector / 4) {
+    const int64_t at = int64_t{n} * kChannels;
+    const __m512i loaded = at + kVector <= bytes
+                               ? _mm512_loadu_si512(pixels + at)
+                               : _mm512_maskz_loadu_epi8(mask_of(bytes - at), pixels + at);
     const __m512i levels = _mm512_maskz_permutexvar_epi8(0x7777777777777777, order, loaded);
     const __m512i top = _mm512_slli_epi32(_mm512_dpbusd_epi32(zero, levels, high), 8);
     const __m512i upper = _mm512_slli_epi32(_mm512_dpbusd_epi32(top, levels, middle), 8);
     const __m512i luma = _mm512_add_epi32(upper, _mm512_dpbusd_epi32(round, levels, low));
-    sum = _mm512_add_epi32(sum, _mm512_srli_epi32(luma, kLumaBits));
+    take(_mm512_srli_epi32(luma, kLumaBits), n);
   }
+}
+
+AVX512 uint32_t sum_luma(const uint8_t* pixels, int count) {
+  __m512i sum = _mm512_setzero_si512();
+  each_luma(pixels, count, [&](__m512i luma, int) AVX512 { sum = _mm512_add_epi32(sum, luma); });
   return uint32_t(_mm512_reduce_add_epi32(sum));
 }
 
+AVX512 void read_gray(const uint8_t* pixels, uint8_t* gray, int count) {
+  each_luma(pixels, count, [=](__m512i luma, int n) AVX512 {
+    _mm512_mask_cvtepi32_storeu_epi8(gray + n, __mmask16(mask_of(count - n)), luma);
+  });
+}
+
+#define HAS_LUMA
 #define COLOR_TARGET AVX512
 #include "color_functions.h"
 

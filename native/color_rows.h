@@ -132,15 +132,6 @@ COLOR_INLINE void find_extremes(const uint8_t* levels, int count, uint8_t* low, 
   *high = greatest;
 }
 
-COLOR_INLINE uint32_t sum_luma(const uint8_t* const planes[], int count) {
-  const uint8_t* __restrict r = planes[0];
-  const uint8_t* __restrict g = planes[1];
-  const uint8_t* __restrict b = planes[2];
-  uint32_t sum = 0;
-  for (int n = 0; n < count; ++n) sum += compute_luma(r[n], g[n], b[n]);
-  return sum;
-}
-
 COLOR_INLINE uint32_t sum_levels(const uint8_t* levels, int count) {
   uint32_t sum = 0;
   for (int n = 0; n < count; ++n) sum += levels[n];

@@ -39,8 +39,9 @@ struct ColorVariant {
   void (*split)(const uint8_t* pixels, uint8_t* const planes[], int count);
   void (*merge)(const uint8_t* const planes[], uint8_t* pixels, int count);
 
-  // Writes the luma of pixels.
+  // Writes the luma of pixels, of planes or of at most kPart interleaved ones.
   void (*compute_gray)(const uint8_t* const planes[], uint8_t* gray, int count);
+  void (*read_gray)(const uint8_t* pixels, uint8_t* gray, int count);
 
   // Blends pixels with their luma: factor * level + rest * luma.
   void (*adjust_saturation)(uint8_t* const planes[], int count, float factor, float rest);

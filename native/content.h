@@ -32,7 +32,7 @@ class Content {
         (width > 1 && buffer_.stride(1) != pixel) ||
         (height > 1 && buffer_.stride(0) < width * pixel))
       return true;
-    const Py_ssize_t plane = is_planar ? buffer_.stride(2) : 0;
+    const Py_ssize_t plane = is_planar ? buffer_.stride(2) : Image::kInterleaved;
     const Py_ssize_t address = reinterpret_cast<Py_ssize_t>(buffer_.bytes());
     if ((address | buffer_.stride(0) | plane) % item) return true;  // floats are read as such
     image_ = {buffer_.bytes(), int64_t{buffer_.stride(0)}, int(height), int(width),

@@ -33,7 +33,7 @@ class DeliverStage : public OutputStage {
     const bool flips_x = has_flips_ && flips_[row][0], flips_y = has_flips_ && flips_[row][1];
     // Changes take floats apart in vectors, also if there are none.
     const bool can_change = image.channels == 1 || image.channels == kChannels;
-    const bool is_faster = image.plane ? !flips_x && !flips_y : !slot.is_interleaved;
+    const bool is_faster = image.has_planes() ? !flips_x && !flips_y : !slot.is_interleaved;
     const bool runs_changes =
         image.num_changes || (image.item_size != 1 && can_change && is_faster);
     if (runs_changes && !flips_x) {
@@ -53,9 +53,9 @@ class DeliverStage : public OutputStage {
       if (image.table) {
         const int64_t size = image.row_size();
         for (int k = 0; k < image.pieces(); ++k)
-          variant_.color->look_up(line.pixels + k * image.plane, changed.pixels + k * size, size,
+          variant_.color->look_up(image.piece(k).row(from), changed.pixels + k * size, size,
                                   image.table);
-        line.pixels = changed.pixels, line.plane = image.plane ? size : 0;
+        line.pixels = changed.pixels, line.plane = image.has_planes() ? size : Image::kInterleaved;
       } else if (runs_changes) {
         run_float_changes_of_row(*variant_.floats, image, from, changed);
         line.pixels = changed.pixels, line.plane = changed.plane;

@@ -19,7 +19,9 @@ bool are_until(FloatChange::Kind last, const Image& image) {
 void run_on_pixels(const FloatVariant& variant, const Image& image, int row, const Image& to,
                    int to_row, int64_t count, FloatStatistics* statistics, bool is_streamed) {
   const auto find = [](const Image& of, int n) { return reinterpret_cast<float*>(of.row(n)); };
-  const auto find_plane = [](const Image& of) { return of.plane / int64_t{sizeof(float)}; };
+  const auto find_plane = [](const Image& of) {
+    return of.has_planes() ? of.plane / int64_t{sizeof(float)} : 0;
+  };
   float* const target = to.pixels ? find(to, to_row) : nullptr;
   FloatPart part = {find(image, row), find_plane(image), target,      find_plane(to),
                     image.channels,   count,             is_streamed, statistics};
@@ -48,7 +50,7 @@ void run_on_planes(const FloatVariant& variant, const Image& image, const Image&
 void run_float_changes(const FloatVariant& variant, const Image& image, const Image& to,
                        FloatStatistics* statistics, bool is_streamed, bool is_reversed) {
   const auto is_packed = [](const Image& of) { return of.stride == of.row_size(); };
-  const bool has_planes = image.plane && to.plane && image.channels == to.channels;
+  const bool has_planes = image.has_planes() && to.has_planes() && image.channels == to.channels;
   if (has_planes && is_packed(image) && !statistics && are_until(FloatChange::kNormalize, image))
     return run_on_planes(variant, image, to, is_streamed, is_reversed);
   if (is_packed(image) && (!to.pixels || is_packed(to)) && !is_reversed) {
@@ -123,7 +125,7 @@ class FloatRun {
     } else {
       Image shape = image_;
       shape.channels = channels;
-      if (channels == 1) shape.plane = 0;
+      if (channels == 1) shape.plane = Image::kInterleaved;
       const Image result = take_alike(arena_, shape, image_.height, image_.width);
       run_float_changes(*variant_.floats, image(), result, nullptr);
       image_ = result;

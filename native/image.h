@@ -27,7 +27,8 @@ struct Image {
   int item_size = 1;         // bytes of a value: 1 for uint8, 4 for float32
   bool is_writable = false;  // memory of an arena; false for memory of a file, a cache or a user
 
-  int64_t plane = 0;  // bytes from plane to plane; 0 if the pixels are interleaved
+  static constexpr int64_t kInterleaved = INT64_MIN;
+  int64_t plane = kInterleaved;  // bytes from plane to plane; 0 if all planes are the same one
 
   // Changes of colours that are still to be made. Only stages that take them see them: of uint8 the
   // new level of each of 256 levels, or null; of float32 so many changes of each pixel.
@@ -35,8 +36,10 @@ struct Image {
   const FloatChange* changes = nullptr;
   int num_changes = 0;
 
+  bool has_planes() const { return plane != kInterleaved; }
+
   // Bytes from a pixel of a row to the next.
-  int pixel_size() const { return (plane ? 1 : channels) * item_size; }
+  int pixel_size() const { return (has_planes() ? 1 : channels) * item_size; }
   int64_t row_size() const { return int64_t{width} * pixel_size(); }
 
   // The number of bytes from the first to the last, of one plane if there are several.
@@ -45,10 +48,10 @@ struct Image {
   uint8_t* row(int64_t n) const { return pixels + n * stride; }
 
   // The images whose pixels are one piece: the planes, or the image itself.
-  int pieces() const { return plane ? channels : 1; }
+  int pieces() const { return has_planes() ? channels : 1; }
   Image piece(int n) const {
     Image one = *this;
-    if (plane) one.pixels += n * plane, one.plane = 0, one.channels = 1;
+    if (has_planes()) one.pixels += n * plane, one.plane = kInterleaved, one.channels = 1;
     return one;
   }
 };
@@ -69,7 +72,7 @@ __attribute__((always_inline)) inline void fetch_row(const Image& image, int row
   if (row < 0 || row >= image.height) return;
   const int64_t size = image.row_size();
   for (int k = 0; k < image.pieces(); ++k) {
-    const uint8_t* const bytes = image.row(row) + k * image.plane;
+    const uint8_t* const bytes = image.piece(k).row(row);
     for (int64_t n = 0; n < size; n += 64) __builtin_prefetch(bytes + n, 0, 2);
   }
 }

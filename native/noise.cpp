@@ -165,7 +165,7 @@ class NoiseWindowStage : public Stage {
     if (line.item_size != sizeof(float))
       return is_float16_ ? round(pixels, line, to_float16) : round(pixels, line, to_bfloat16);
     const auto* const bytes = reinterpret_cast<const uint8_t*>(pixels);
-    if (!line.plane) {
+    if (!line.has_planes()) {
       std::memcpy(line.pixels, bytes, size_t(line.row_size()));
       return;
     }

@@ -133,7 +133,7 @@ class Slot : public Target {
   // The memory of the values.
   Image as_image() const {
     const bool is_planar = !is_interleaved && channels > 1;
-    return {values, row, height, width, channels, item_size, true, is_planar ? plane : 0};
+    return {values, row, height, width, channels, item_size, true, is_planar ? plane : Image::kInterleaved};
   }
 
   // Reads the mean and the standard deviation of each of up to three channels of floats. Returns
@@ -205,7 +205,7 @@ class Slot : public Target {
   // Writes the first row of an image, of interleaved pixels or planes, as write_pixels does.
   void write_row(const Variant& variant, const Image& image, const Rows& rows, int n,
                  bool is_reversed) const {
-    if (!image.plane) {
+    if (!image.has_planes()) {
       write_pixels(variant, image.pixels, rows, n, is_reversed);
       return;
     }

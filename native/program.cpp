@@ -210,7 +210,7 @@ void make_changes(Image* image, Arena& arena) {
 }
 
 void interleave(Image* image, Arena& arena) {
-  if (!image->plane) return;
+  if (!image->has_planes()) return;
   const Image result =
       take_image(arena, image->height, image->width, image->channels, image->item_size);
   for (int n = 0; n < image->height; ++n) {

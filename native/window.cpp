@@ -29,7 +29,7 @@ class WindowRows {
              Arena& arena)
       : image_(image), top_(window[0]), left_(window[1]), border_(border) {
     const int64_t width = window[3];
-    begin_ = std::min(std::max<int64_t>(-left_, 0), width);
+    begin_ = std::max<int64_t>(-left_, 0);
     end_ = std::max(std::min(image.width - left_, width), begin_);
     is_inside_ = begin_ == 0 && end_ == width;
     if (end_ > begin_) shown_ = crop_columns(image, begin_ + left_, end_ - begin_);

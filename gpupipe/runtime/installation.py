@@ -33,7 +33,7 @@ _NEEDS = {
     "_kernels": "a C++ compiler",
     "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
 }
-_ABI = 21
+_ABI = 22
 """The version of the extensions' interface that this Python code calls: kAbi in native/stage.h."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IN_A_CLONE = "(in a clone of gpupipe)"

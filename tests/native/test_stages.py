@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.color_stages import change, create_stage, shades
 from helpers.jpeg_kinds import as_data, encode, several_scans
-from helpers.kernel_arguments import picture
+from helpers.kernel_arguments import picture, target
 
 jpeg = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
 kernels = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
@@ -187,3 +188,45 @@ def test_stages_do_not_contain_each_other_without_end() -> None:
     command = [sys.executable, "-c", NESTED]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def _list_stages() -> list[Any]:
+    """Return a stage of each kind that changes an image, for one of 33x70."""
+    size, flips = np.array([[20, 31]]), np.array([[1, 0]], np.uint8)
+    window, turned = np.array([[3, 5, 20, 31]]), np.array([[[0.9, 0.1, -1.0], [-0.1, 0.9, 0.5]]])
+    colors = [("invert",), ("adjust_hue", 0.1), ("permute_channels", 2, 0, 1), ("autocontrast",)]
+    colors += [("adjust_contrast", 0.3), ("gaussian_blur", 3, 3, 1.0, 1.0), ("to_gray",)]
+    return [
+        kernels.crop_stage(window),
+        kernels.deliver_stage(flips, None),
+        kernels.window_stage(window - 9, b"abc", flips, None),
+        kernels.pad_stage(np.array([[1, 2, 3, 4]]), "reflect", None, None),
+        kernels.resize_stage(size, None, flips, False, True, None),
+        kernels.nearest_stage(size, None, b"abc", None, None),
+        kernels.warp_stage(turned, size, False, None, None),
+        kernels.transpose_stage(),
+        kernels.erase_stage(window, b"abc"),
+        kernels.noise_stage(np.array([1]), 0.1, 0.0, True),
+        kernels.blend_stage(np.array([[0.5, 0.5]]), (kernels.program(()),) * 2),
+        jpeg.jpeg_stage(np.array([75])),
+        *(create_stage([change]) for change in colors),
+    ]
+
+
+@pytest.mark.parametrize("name", ["gray", "to_rgb"])
+@pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
+def test_equal_channels_are_three_for_the_stages_that_follow(name: str, is_packed: bool) -> None:
+    image = shades((33, 70), 1 if name == "to_rgb" else 3)
+    before, expected = image.copy(), change(image, [(name,)])
+    assert expected.shape == (33, 70, 3)
+    for stage in _list_stages():
+        alone = np.asarray(kernels.run_stage(stage, 0, expected))
+        program = kernels.program((create_stage([(name,)]), stage))
+        assert np.array_equal(np.asarray(kernels.run_stage(program, 0, image)), alone)
+        batch = target(*alone.shape[:2], "uint8", is_packed)[None].numpy()
+        if alone.shape[2] == 3:
+            assert (
+                kernels.run_program(kernels.program((program, deliver(batch))), [0], [image]) == []
+            )
+            assert np.array_equal(batch[0].transpose(1, 2, 0), alone)
+    assert np.array_equal(image, before)

@@ -171,7 +171,7 @@ def test_all_variants_have_the_same_bits(variant: str) -> None:
         assert np.array_equal(change(own, changes), expected), (size, changes)
 
 
-def test_the_luma_of_all_colours_is_torchvisions_but_for_three() -> None:
+def test_the_luma_of_all_colours_is_torchvisions_but_for_three(variant: str) -> None:
     green, blue = np.divmod(np.arange(1 << 16, dtype=np.uint32), 256)
     differing = []
     for red in range(256):
