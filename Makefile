@@ -13,10 +13,11 @@ RAY_TESTS = tests/engines/ray tests/engines/test_unequal_shapes.py tests/test_la
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
     color_kernels.py color_stages.py compiled_degradations.py compiled_geometry.py \
     compiled_kernels.py compiled_resize.py decoded_windows.py samples.py stages.py) \
-    tests/decoders/builtin/test_jpeg_window.py tests/native/test_stages.py \
+    $(addprefix tests/decoders/builtin/test_, jpeg_window.py libpng.py) tests/native/test_stages.py \
     tests/engines/cpu/test_nearest_resize.py
 
-KERNEL_FUZZERS = regions colors geometry programs degradations calls conversions draws files headers
+KERNEL_FUZZERS = regions pngs colors geometry programs degradations calls conversions draws files \
+    headers
 
 .PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint lint-mypy lint-rest \
     wheel docs clean

@@ -1,8 +1,8 @@
-"""Builds the optional extensions gpupipe._kernels and gpupipe._jpeg. All metadata is in setup.cfg.
+"""Builds the optional extensions gpupipe._kernels, _jpeg and _png. All metadata is in setup.cfg.
 
 Where one of them cannot be built, installation goes on without it, and `gpupipe doctor` says so.
-With GPUPIPE_KERNELS=on, as for released wheels, that is an error. gpupipe._jpeg needs libjpeg-turbo
-with its headers; pkg-config finds them outside of the compiler's own folders.
+With GPUPIPE_KERNELS=on, as for released wheels, that is an error. _jpeg needs libjpeg-turbo, and
+_png libpng, with their headers; pkg-config finds those outside of the compiler's own folders.
 """
 
 import os
@@ -28,10 +28,10 @@ _HAS_STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 _ABI_FLAGS = ["-DPy_LIMITED_API=0x030B0000"] if _HAS_STABLE_ABI else []
 
 
-def _ask_pkg_config(option: str) -> list[str]:
-    """Return the flags of libjpeg; none without pkg-config, or if it does not know libjpeg."""
+def _ask_pkg_config(option: str, library: str) -> list[str]:
+    """Return the flags of a library; none without pkg-config, or if it does not know it."""
     try:
-        command = ["pkg-config", option, "libjpeg"]
+        command = ["pkg-config", option, library]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return []
@@ -51,15 +51,21 @@ def _extension(name: str, sources: list[Path], flags: list[str], link: list[str]
     )
 
 
-_jpeg = list(Path("native").glob("jpeg*.cpp"))
-_kernels = [source for source in Path("native").glob("*.cpp") if source not in _jpeg]
+def _decoder(name: str, library: str) -> Extension:
+    """Return the extension gpupipe._NAME, which decodes with a library, of native/NAME*.cpp."""
+    link = _ask_pkg_config("--libs", library) or [f"-l{library.removeprefix('lib')}"]
+    sources = list(Path("native").glob(f"{name}*.cpp"))
+    return _extension(f"_{name}", sources, _ask_pkg_config("--cflags", library), link)
+
+
+_decoders = [_decoder("jpeg", "libjpeg"), _decoder("png", "libpng")]
+_kernels = [
+    source
+    for source in Path("native").glob("*.cpp")
+    if not any(str(source) in decoder.sources for decoder in _decoders)
+]
 
 setup(
-    ext_modules=[
-        _extension("_kernels", _kernels, [], []),
-        _extension(
-            "_jpeg", _jpeg, _ask_pkg_config("--cflags"), _ask_pkg_config("--libs") or ["-ljpeg"]
-        ),
-    ],
+    ext_modules=[_extension("_kernels", _kernels, [], []), *_decoders],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if _HAS_STABLE_ABI else {},
 )

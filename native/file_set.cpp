@@ -22,7 +22,7 @@ struct Sizes {
 
   double* row(size_t n) const { return reinterpret_cast<double*>(buffer.bytes()) + 2 * n; }
 
-  // Writes the size of a plain JPEG. Returns false for a file that it leaves to Python.
+  // Writes the size of a plain image. Returns false for a file that it leaves to Python.
   bool write(size_t n, bool is_plain, const int64_t* size) const {
     const bool is_taken = is_plain && (max_pixels < 0 || size[0] * size[1] <= max_pixels);
     for (int axis = 0; axis < 2; ++axis) row(n)[axis] = is_taken ? double(size[axis]) : 0.0;
@@ -35,7 +35,8 @@ PyObject* read(PyObject* self, PyObject* arguments) {
   Py_ssize_t begin, end;
   PyObject* object;
   Sizes sizes;
-  if (!PyArg_ParseTuple(arguments, "nnOL", &begin, &end, &object, &sizes.max_pixels) ||
+  int formats;
+  if (!PyArg_ParseTuple(arguments, "nnOLi", &begin, &end, &object, &sizes.max_pixels, &formats) ||
       !sizes.buffer.open(object, PyBUF_WRITABLE | PyBUF_FORMAT, "sizes", 2))
     return nullptr;
   if (begin < 0 || begin > end || size_t(end) > set.count())
@@ -49,7 +50,7 @@ PyObject* read(PyObject* self, PyObject* arguments) {
   const auto read_all = [&] {
     for (size_t n = size_t(begin); n < size_t(end); ++n) {
       int64_t size[2];
-      const bool is_plain = set.read(n, size);
+      const bool is_plain = set.read(n, formats, size);
       others += !sizes.write(n, is_plain, size);
     }
   };
@@ -77,11 +78,11 @@ void free_files(PyObject* self) {
 PyObject* create_type() {
   static PyMethodDef methods[] = {
       {"read", read, METH_VARARGS,
-       "read(begin, end, sizes, max_pixels) -> int\n\n"
-       "Read these files without the GIL. Write to their rows of `sizes`, float64 (files, 2):\n"
-       "[height, width] of each plain JPEG of one scan without EXIF, of up to `max_pixels` where\n"
-       "that is not negative; [0, 0] of all others, and of what cannot be read. Return how many\n"
-       "others there are."},
+       "read(begin, end, sizes, max_pixels, formats) -> int\n\n"
+       "Read these files without the GIL. Write to their rows of `sizes`, float64 (files, 2), the\n"
+       "[height, width] that read_plain_sizes returns, of up to `max_pixels` where that is not\n"
+       "negative; [0, 0] of all others, and of what cannot be read. Return how many others there\n"
+       "are."},
       {"take", take, METH_O,
        "take(n)\n\n"
        "Return the bytes of a file as a buffer, and drop them here; None if there are none."},
@@ -131,11 +132,11 @@ std::string FileSet::make_path(size_t n) const {
   return path.append(reinterpret_cast<const char*>(names_[begin]), size_t(end - begin));
 }
 
-bool FileSet::read(size_t n, int64_t* height_width) {
+bool FileSet::read(size_t n, int formats, int64_t* height_width) {
   parts_[n].set_path(make_path(n));
   parts_[n].run();
   return !parts_[n].error() && parts_[n].data() &&
-         read_plain_size(parts_[n].data(), parts_[n].size(), height_width);
+         read_plain_size(parts_[n].data(), parts_[n].size(), formats, height_width);
 }
 
 FileSet* get_files(PyObject* object) {

@@ -1,4 +1,4 @@
-// Whole files that are read in parts of many, and the sizes of the plain JPEGs among them.
+// Whole files that are read in parts of many, and the sizes of the plain images among them.
 #pragma once
 
 #include "file_part.h"
@@ -11,9 +11,9 @@ class FileSet {
   // Takes (folder, names, offsets, rows) of `open_files`.
   bool open(PyObject* arguments);
 
-  // Reads file n. Writes [height, width] of a plain JPEG, or [0, 0], and returns false. Does not
+  // Reads file n. Writes its size and returns whether it is plain, as read_plain_size does. Does not
   // touch Python. Several threads may read other files at once.
-  bool read(size_t n, int64_t* height_width);
+  bool read(size_t n, int formats, int64_t* height_width);
 
   size_t count() const { return count_; }
   Part& operator[](size_t n) { return parts_[n]; }

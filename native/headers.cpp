@@ -1,8 +1,9 @@
-// Reads the headers of JPEGs without the GIL, many in one call. gpupipe/decoders/image_header.py
+// Reads the headers of JPEGs and PNGs without the GIL, many in one call. gpupipe/decoders/image_header.py
 // says what the parts of a header mean, and reads all headers that this file leaves to it.
 #include "headers.h"
 
 #include "buffer.h"
+#include "plain_png.h"
 #include "without_gil.h"
 
 #include <algorithm>
@@ -97,15 +98,22 @@ struct JpegHeader {
 
 }  // namespace
 
-bool read_plain_size(const uint8_t* data, size_t size, int64_t* height_width) {
-  JpegHeader header;
-  const bool is_plain = header.parse({data, size});
-  height_width[0] = is_plain ? header.height : 0, height_width[1] = is_plain ? header.width : 0;
-  return is_plain;
+bool read_plain_size(const uint8_t* data, size_t size, int formats, int64_t* height_width) {
+  JpegHeader jpeg;
+  PngHeader png;
+  height_width[0] = height_width[1] = 0;
+  if ((formats & kPlainJpeg) && jpeg.parse({data, size}))
+    height_width[0] = jpeg.height, height_width[1] = jpeg.width;
+  else if ((formats & kPlainPng) && read_plain_png(data, size, &png))
+    height_width[0] = png.height, height_width[1] = png.width;
+  return height_width[0] > 0;
 }
 
 // Returns int64 [height, width] of each file as bytes; [0, 0] of those that are left to Python.
-PyObject* read_jpeg_sizes(PyObject*, PyObject* files) {
+PyObject* read_plain_sizes(PyObject*, PyObject* arguments) {
+  PyObject* files;
+  int formats;
+  if (!PyArg_ParseTuple(arguments, "Oi", &files, &formats)) return nullptr;
   const Reference objects(PySequence_Tuple(files));  // opening a buffer may change a list
   if (!objects) return nullptr;
   const size_t count = size_t(PyTuple_Size(objects.get()));
@@ -121,7 +129,7 @@ PyObject* read_jpeg_sizes(PyObject*, PyObject* files) {
   const bool is_read = run_without_gil([&] {
     for (size_t n = 0; n < count; ++n) {
       int64_t size[2];
-      read_plain_size(buffers[n].bytes(), buffers[n].size(), size);
+      read_plain_size(buffers[n].bytes(), buffers[n].size(), formats, size);
       std::memcpy(to + n * kItem, size, kItem);
     }
   });

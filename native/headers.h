@@ -6,8 +6,11 @@
 
 namespace gpupipe {
 
-// Writes [height, width] of a plain JPEG of one scan without EXIF; [0, 0], and returns false, for
-// other files.
-bool read_plain_size(const uint8_t* data, size_t size, int64_t* height_width);
+// Formats of files, as bits of a number.
+enum PlainFormat { kPlainJpeg = 1, kPlainPng = 2 };
+
+// Writes [height, width] of a plain JPEG of one scan without EXIF, or of a plain PNG as in
+// plain_png.h, if its format is one of `formats`; [0, 0], and returns false, for other files.
+bool read_plain_size(const uint8_t* data, size_t size, int formats, int64_t* height_width);
 
 }  // namespace gpupipe

@@ -17,6 +17,7 @@ PyObject* crop_stage(PyObject*, PyObject* arguments);
 PyObject* deliver_stage(PyObject*, PyObject* arguments);
 PyObject* erase_stage(PyObject*, PyObject* arguments);
 PyObject* transpose_stage(PyObject*, PyObject* arguments);
+PyObject* first_stage(PyObject*, PyObject* arguments);
 PyObject* fork_stage(PyObject*, PyObject* arguments);
 PyObject* nearest_stage(PyObject*, PyObject* arguments);
 PyObject* pad_stage(PyObject*, PyObject* arguments);
@@ -27,7 +28,7 @@ PyObject* warp_stage(PyObject*, PyObject* arguments);
 PyObject* convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
 PyObject* read_files_and_crcs(PyObject*, PyObject* parts);
-PyObject* read_jpeg_sizes(PyObject*, PyObject* files);
+PyObject* read_plain_sizes(PyObject*, PyObject* arguments);
 PyObject* open_files(PyObject*, PyObject* arguments);
 PyObject* create_run(PyObject*, PyObject* arguments);
 PyObject* stat_files(PyObject*, PyObject* paths);
@@ -146,6 +147,9 @@ PyMethodDef kMethods[] = {
      "erase_stage(windows, value) -> stage\n\n"
      "Set [top, left, height, width], int64 (B, 4), inside each image to a value: the bytes of a "
      "pixel. A window without pixels changes nothing."},
+    {"first_stage", first_stage, METH_VARARGS,
+     "first_stage(stages) -> stage\n\n"
+     "Run the first stage of a tuple that can do the sample, such as the decoder of its format."},
     {"fork_stage", fork_stage, METH_VARARGS,
      "fork_stage(branches) -> stage\n\n"
      "Run each branch of a tuple, (stage, views), on the same image. The stage has a row for each "
@@ -235,10 +239,10 @@ PyMethodDef kMethods[] = {
      "read_files_and_crcs(parts) -> list\n\n"
      "Read parts of files as read_files does. For each, return a tuple of its bytes and their "
      "CRC-32, or the number of an error."},
-    {"read_jpeg_sizes", read_jpeg_sizes, METH_O,
-     "read_jpeg_sizes(files) -> bytes\n\n"
-     "Return int64 [height, width] of each plain JPEG of one scan without EXIF; [0, 0] of all\n"
-     "others."},
+    {"read_plain_sizes", read_plain_sizes, METH_VARARGS,
+     "read_plain_sizes(files, formats) -> bytes\n\n"
+     "Return int64 [height, width] of each plain image of the `formats`: 1 for JPEGs of one scan\n"
+     "without EXIF, 2 for PNGs that gpupipe._png decodes, 3 for both. [0, 0] of all others."},
     {"open_files", open_files, METH_VARARGS,
      "open_files(folder, names, offsets, rows) -> Files\n\n"
      "Return whole files, none of which is read yet. `folder` is bytes, and file i has the name "

@@ -1,5 +1,5 @@
-// Programs, and the stages that contain others: the functions `program`, `switch_stage`,
-// `blend_stage`, `fork_stage` and `crop_stage` of the module.
+// Programs, and the stages that contain others: the functions `program`, `first_stage`,
+// `switch_stage`, `blend_stage`, `fork_stage` and `crop_stage` of the module.
 #include "program.h"
 
 #include <vector>
@@ -37,6 +37,39 @@ class Program : public Stage {
   bool can_run(int row) const override { return can_all_run(parts_, row); }
 
   bool takes_planes() const override { return true; }
+
+ private:
+  std::vector<InnerStage> parts_;
+};
+
+// Runs the first of several stages that can do the sample.
+class FirstStage : public Stage {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject* stages;
+    return PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &stages) &&
+           read_parts(stages, &parts_);
+  }
+
+  bool run(int row, Image* image, Arena& arena) const override {
+    const Arena::Mark mark = arena.mark();
+    for (const InnerStage& part : parts_) {
+      Image own = *image;
+      own.is_writable = false;  // the next stage may need it
+      if (part->can_run(row) && part->run(row, &own, arena)) {
+        *image = own;
+        return true;
+      }
+      arena.release(mark);
+    }
+    return false;
+  }
+
+  bool can_run(int row) const override {
+    for (const InnerStage& part : parts_)
+      if (part->can_run(row)) return true;
+    return false;
+  }
 
  private:
   std::vector<InnerStage> parts_;
@@ -224,6 +257,10 @@ void interleave(Image* image, Arena& arena) {
 
 PyObject* program(PyObject* module, PyObject* arguments) {
   return create_stage<Program>(module, arguments);
+}
+
+PyObject* first_stage(PyObject* module, PyObject* arguments) {
+  return create_stage<FirstStage>(module, arguments);
 }
 
 PyObject* crop_stage(PyObject* module, PyObject* arguments) {

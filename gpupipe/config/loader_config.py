@@ -170,8 +170,8 @@ class LoaderConfig(_Frozen):
             as many as `threads`.
         decoder: The image decoder that the engines cpu and dataloader try first, or `auto`. It may
             be from a plugin; `pil` is Pillow. For a file that it does not support, they try the
-            others in the order of `auto`: jpeg_window, simplejpeg, torchcodec, torchvision, pillow,
-            imagecodecs. With `auto`, the dataloader engine tries torchvision first.
+            others in the order of `auto`: jpeg_window, libpng, simplejpeg, torchcodec, torchvision,
+            pillow, imagecodecs. With `auto`, the dataloader engine tries torchvision first.
         pin_memory: Whether batches are pinned in memory if they go to a GPU, as in torch's
             DataLoader.
         multiprocessing_context: How the workers are started: `fork`, `forkserver` or `spawn`, as in

@@ -90,16 +90,18 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
 class FileSet(Protocol):
     """Whole files, which the extension reads many at once, without the GIL."""
 
-    def read(self, begin: int, end: int, sizes: NDArray[np.float64], max_pixels: int) -> int:
+    def read(
+        self, begin: int, end: int, sizes: NDArray[np.float64], max_pixels: int, formats: int
+    ) -> int:
         """Read files `begin` to `end` - 1.
 
         Args:
             begin: The first file.
             end: The file after the last.
             sizes: (N, 2), of all files. The rows of those that are read become [height, width] of
-                plain JPEGs of one scan without EXIF, and [0, 0] for all other files, and those that
-                cannot be read.
-            max_pixels: Count JPEGs with more pixels among the others; -1 for no limit.
+                plain images, and [0, 0] for all other files, and those that cannot be read.
+            max_pixels: Count images with more pixels among the others; -1 for no limit.
+            formats: The formats of plain images: see image_header.PlainFormats. 0 for none.
 
         Returns:
             How many files have [0, 0].
@@ -132,7 +134,7 @@ def read_all(files: FileSet, count: int) -> list[NDArray[np.uint8]] | None:
     Returns:
         None if a file cannot be read: `read_spans` says why.
     """
-    files.read(0, count, np.empty((count, 2)), -1)
+    files.read(0, count, np.empty((count, 2)), -1, 0)
     contents = [files.take(n) for n in range(count)]
     if any(content is None for content in contents):
         return None

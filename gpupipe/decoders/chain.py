@@ -31,7 +31,13 @@ from gpupipe.decoders.decoder import (
     find_blame,
     find_stored_window,
 )
-from gpupipe.decoders.image_header import check_header, keep_header, read_header, read_jpeg_sizes
+from gpupipe.decoders.image_header import (
+    PlainFormats,
+    check_header,
+    keep_header,
+    read_header,
+    read_plain_sizes,
+)
 from gpupipe.errors import EngineError
 from gpupipe.runtime.installation import install_command
 from gpupipe.runtime.registry import Registry
@@ -187,22 +193,31 @@ class DecoderChain:
             files: All bytes of each file.
 
         Returns:
-            [height, width] of each plain JPEG that the first decoder accepts, and that has no more
-            than the maximum number of pixels, (N, 2). Such an image is upright. [0, 0] for all
-            other files, whose sizes `open` finds.
+            [height, width] of each image of `plain_formats` that has no more than the maximum
+            number of pixels, (N, 2). Such an image is upright. [0, 0] for all other files, whose
+            sizes `open` finds.
         """
-        if not self.accepts_plain_jpegs:
+        if not self.plain_formats:
             return np.zeros((len(files), 2), np.int64)
-        sizes = read_jpeg_sizes(files)
+        sizes = read_plain_sizes(files, self.plain_formats)
         if self.max_pixels is None:
             return sizes
         return np.where(sizes.prod(1, keepdims=True) <= self.max_pixels, sizes, 0)
 
     @cached_property
-    def accepts_plain_jpegs(self) -> bool:
-        """Whether the first decoder accepts all plain JPEGs of one scan."""
-        first = _create(self.names[0])
-        return isinstance(first, Decoder) and first.accepts_plain_jpegs
+    def plain_formats(self) -> PlainFormats:
+        """The formats whose plain files go to the first decoders, which take no others."""
+        formats = PlainFormats.NONE
+        for name in self.names:
+            decoder = _create(name)
+            if not isinstance(decoder, Decoder):
+                continue
+            taken = decoder.accepts_plain_jpegs * PlainFormats.JPEG
+            taken |= decoder.accepts_plain_pngs * PlainFormats.PNG
+            if not taken:
+                break
+            formats |= taken
+        return formats
 
     def decode(self, data: Any, options: DecodeOptions) -> Pixels:
         """Return the pixels (H, W, C) of a file. Raises as `open` and `EncodedImage.decode` do."""

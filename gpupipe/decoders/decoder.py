@@ -91,12 +91,15 @@ class Decoder(ABC):
             about a file of these formats names the decoder.
         accepts_plain_jpegs: Whether `probe` returns the header of all plain JPEGs of one scan, as
             `image_header.read_header` does. Then it need not be called for them.
+        accepts_plain_pngs: The same of PNGs as `image_header.read_plain_sizes` reads their sizes. A
+            decoder with one of the two takes no file of another format.
         extra: The pip extra of gpupipe that installs the decoder's library; "" if none does.
     """
 
     place: ClassVar[int | None] = 100
     formats: ClassVar[frozenset[str]] = frozenset()
     accepts_plain_jpegs: ClassVar[bool] = False
+    accepts_plain_pngs: ClassVar[bool] = False
     extra: ClassVar[str] = ""
 
     @abstractmethod

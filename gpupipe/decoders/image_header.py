@@ -19,6 +19,7 @@ import re
 import struct
 import threading
 from collections.abc import Sequence
+from enum import IntFlag
 from typing import Any
 
 import numpy as np
@@ -88,19 +89,29 @@ def keep_header(data: Any) -> None:
         _kept.data = data
 
 
-def read_jpeg_sizes(files: Sequence[Any]) -> NDArray[np.int64]:
-    """Read the sizes of several JPEGs in one call of the extension, without the GIL.
+class PlainFormats(IntFlag):
+    """Formats whose sizes the extension reads: see native/headers.h."""
+
+    NONE = 0
+    JPEG = 1
+    PNG = 2
+
+
+def read_plain_sizes(files: Sequence[Any], formats: PlainFormats) -> NDArray[np.int64]:
+    """Read the sizes of several images in one call of the extension, without the GIL.
 
     Args:
         files: All bytes of each file, in buffers.
+        formats: The formats whose sizes are read.
 
     Returns:
         [height, width] of each file, (N, 2), as in the result of `read_header`, for plain JPEGs of
-        one scan without EXIF; [0, 0] for all other files, and for all files without the extension.
+        one scan without EXIF, and for plain PNGs that `gpupipe._png` decodes; [0, 0] for all other
+        files, and for all files without the extension.
     """
     if _extension is None:
         return np.zeros((len(files), 2), np.int64)
-    return np.frombuffer(_extension.read_jpeg_sizes(files), np.int64).reshape(-1, 2)
+    return np.frombuffer(_extension.read_plain_sizes(files, formats), np.int64).reshape(-1, 2)
 
 
 def read_plain_jpeg(data: Any) -> Header | None:

@@ -186,6 +186,7 @@ def check_extensions() -> Iterator[CheckResult]:
     is_off, rebuild = os.environ.get(KERNELS_VARIABLE) == "off", rebuild_command()
     yield judge_kernels(kernels and kernels.variants(), is_off, rebuild)
     yield judge_region_decoding(jpeg is not None, is_off, rebuild)
+    yield judge_png_decoding(find_extension("_png") is not None, is_off, rebuild)
 
 
 def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) -> CheckResult:
@@ -223,6 +224,24 @@ def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> CheckRe
         "to decode only the window of a crop: install a C++ compiler, Python's headers and "
         "libjpeg-turbo 2.1 or newer (apt-get install g++ python3-dev libjpeg-dev), then "
         f"{rebuild}",
+    )
+
+
+def judge_png_decoding(is_built: bool, is_off: bool, rebuild: str) -> CheckResult:
+    """Report whether `engine: cpu` decodes PNGs in C++. The engine runs without it, too.
+
+    Args:
+        is_built: Whether gpupipe._png can be imported.
+        is_off: Whether GPUPIPE_KERNELS=off.
+        rebuild: The command that compiles the extensions again.
+    """
+    return _judge_extension(
+        "PNG decoding",
+        "of engine: cpu, in C++",
+        "libpng" if is_built else "",
+        is_off,
+        "to decode PNGs such as masks without Python: install a C++ compiler, Python's headers and "
+        f"libpng 1.6 (apt-get install g++ python3-dev libpng-dev), then {rebuild}",
     )
 
 

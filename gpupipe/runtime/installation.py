@@ -2,10 +2,10 @@
 
 The package index has another project under the name gpupipe, so the commands never use that name.
 
-The extensions `gpupipe._kernels` and `gpupipe._jpeg` are optional. A C++ compiler builds them at
-installation; `_jpeg` also needs libjpeg-turbo. The environment variable GPUPIPE_KERNELS switches
-both: `off` runs the libraries' kernels instead, `on` raises EngineError where an extension was not
-built. `compute_crc32s` works with or without the extensions.
+The extensions `gpupipe._kernels`, `_jpeg` and `_png` are optional. A C++ compiler builds them at
+installation; `_jpeg` also needs libjpeg-turbo, and `_png` libpng. The environment variable
+GPUPIPE_KERNELS switches all: `off` runs the libraries' kernels instead, `on` raises EngineError
+where an extension was not built. `compute_crc32s` works with or without the extensions.
 """
 
 import importlib
@@ -32,8 +32,9 @@ KERNELS_VARIABLE = "GPUPIPE_KERNELS"
 _NEEDS = {
     "_kernels": "a C++ compiler",
     "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
+    "_png": "a C++ compiler and libpng 1.6 with its headers",
 }
-_ABI = 22
+_ABI = 23
 """The version of the extensions' interface that this Python code calls: kAbi in native/stage.h."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IN_A_CLONE = "(in a clone of gpupipe)"
@@ -218,7 +219,7 @@ def import_torchvision() -> None:
         ) from e
 
 
-def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
+def find_extension(name: Literal["_kernels", "_jpeg", "_png"] = "_kernels") -> Any:
     """Return the compiled module `gpupipe.NAME`; None if off, not built, or of another version.
 
     Raises:

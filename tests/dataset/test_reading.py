@@ -23,6 +23,7 @@ from gpupipe.dataset.reading import (
 )
 from gpupipe.runtime.installation import find_extension
 from gpupipe.runtime.progress import ignore_progress
+from helpers.image_fields import png
 from helpers.jpeg_kinds import encode
 
 CONTENT = bytes(range(256)) * 500
@@ -217,7 +218,7 @@ def test_paths_are_put_together_and_read(tmp_path: Path) -> None:
     with pytest.raises(IndexError, match="no file 5"):
         files.take(5)
     with pytest.raises(IndexError, match="no files 3 to 6"):
-        files.read(3, 6, np.empty((5, 2)), -1)
+        files.read(3, 6, np.empty((5, 2)), -1, 1)
     expected = ["a/ä b.jpg", "c", "", "c", "a/ä b.jpg"]
     assert [content.tobytes().decode() for content in found] == expected
 
@@ -256,18 +257,44 @@ def test_files_are_read_in_parts_and_plain_jpegs_have_sizes(tmp_path: Path) -> N
     files = reading.open_files(folder, names.data, names.offsets, np.array([0, 1, 2, 3, 0]))
     assert files is not None
     sizes = np.full((5, 2), -1.0)
-    assert files.read(0, 2, sizes, -1) == 1
+    assert files.read(0, 2, sizes, -1, 1) == 1
     assert sizes.tolist() == [[40, 50], [0, 0], [-1, -1], [-1, -1], [-1, -1]]
     assert files.take(4) is None, "it is not read yet"
-    assert files.read(2, 5, sizes, 2000) == 2
+    assert files.read(2, 5, sizes, 2000, 1) == 2
     assert sizes[2:].tolist() == [[0, 0], [0, 0], [40, 50]]
-    assert files.read(0, 1, sizes, 1999) == 1, "it has more pixels"
+    assert files.read(0, 1, sizes, 1999, 1) == 1, "it has more pixels"
     with pytest.raises(ValueError, match="sizes"):
-        files.read(0, 1, sizes[:4], -1)
+        files.read(0, 1, sizes[:4], -1, 1)
     assert files.take(2) is None
     assert bytes(files.take(3)) == jpeg[:100]
     (tmp_path / "0").write_bytes(jpeg[:50])
-    assert files.read(0, 1, sizes, -1) == 0, "its bytes are here already"
+    assert files.read(0, 1, sizes, -1, 1) == 0, "its bytes are here already"
     assert bytes(files.take(0)) == jpeg
-    assert files.read(0, 1, sizes, -1) == 1, "it is read again"
+    assert files.read(0, 1, sizes, -1, 1) == 1, "it is read again"
     assert bytes(files.take(0)) == jpeg[:50]
+
+
+@pytest.mark.parametrize(
+    ("formats", "expected"),
+    [
+        (0, [[0, 0], [0, 0]]),
+        (1, [[40, 50], [0, 0]]),
+        (2, [[0, 0], [20, 30]]),
+        (3, [[40, 50], [20, 30]]),
+    ],
+)
+def test_sizes_are_those_of_the_formats_asked_for(
+    tmp_path: Path, formats: int, expected: list[list[int]]
+) -> None:
+    if reading._extension is None:
+        pytest.skip("without the extension, read_spans reads")
+    (tmp_path / "0").write_bytes(encode((40, 50), "420"))
+    (tmp_path / "1").write_bytes(png(np.zeros((20, 30), np.uint8)))
+    names, sizes = StringArray.from_strings(["0", "1"]), np.full((2, 2), -1.0)
+    folder = os.fsencode(tmp_path) + b"/"
+    for max_pixels, are_taken in ((-1, True), (599, False)):
+        files = reading.open_files(folder, names.data, names.offsets, np.array([0, 1]))
+        assert files is not None
+        found = expected if are_taken else [[0, 0], [0, 0]]
+        assert files.read(0, 2, sizes, max_pixels, formats) == found.count([0, 0])
+        assert sizes.tolist() == found

@@ -55,9 +55,10 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_auto_asks_the_decoders_in_the_stated_order() -> None:
-    order = ["jpeg_window", "simplejpeg", "torchcodec", "torchvision", "pillow", "imagecodecs"]
+    order = ["jpeg_window", "libpng", "simplejpeg", "torchcodec", "torchvision"]
+    order += ["pillow", "imagecodecs"]
     assert list_automatic() == order
-    assert DecoderChain("torchvision").names == ("torchvision", *order[:3], *order[4:])
+    assert DecoderChain("torchvision").names == ("torchvision", *order[:4], *order[5:])
     assert DecoderChain("pil").names[0] == "pillow"
 
 
@@ -82,7 +83,7 @@ def test_any_other_error_blames_the_file_or_the_machine(stubs: Any) -> None:
 
 @pytest.mark.skipif(find_extension("_jpeg") is None, reason="the extension is not built")
 def test_sizes_of_several_files_are_those_of_opened_images() -> None:
-    files = [np.frombuffer(encoded(PICTURE, form), np.uint8).copy() for form in ("JPEG", "PNG")]
+    files = [np.frombuffer(encoded(PICTURE, form), np.uint8).copy() for form in ("JPEG", "BMP")]
     chain = DecoderChain(AUTO, max_pixels=600)
     assert chain.open(files[0], PLAIN).size == (20, 30)
     assert chain.read_plain_sizes(files).tolist() == [[20, 30], [0, 0]]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from gpupipe.decoders import image_header
 from gpupipe.decoders.decoder import Header
-from gpupipe.decoders.image_header import read_header
+from gpupipe.decoders.image_header import PlainFormats, read_header
 from helpers import image_files
 from helpers.image_files import turned
 
@@ -30,6 +30,7 @@ def animated(form: str) -> bytes:
     return encoded(form, save_all=True, append_images=[other])
 
 
+JPEG = PlainFormats.JPEG
 PLAIN = {
     "baseline.jpg": encoded("JPEG"),
     "progressive.jpg": encoded("JPEG", progressive=True),
@@ -208,7 +209,7 @@ def test_a_scan_header_of_another_length_is_not_plain(length: int) -> None:
     data = data[:at] + struct.pack(">H", length) + data[at + 2 :]
     for file in (data, data[: at + length + 1]):
         assert not read_header(file).is_plain
-        assert not image_header.read_jpeg_sizes([file]).any()
+        assert not image_header.read_plain_sizes([file], JPEG).any()
 
 
 def damaged_jpegs(count: int) -> list[bytes]:
@@ -228,7 +229,7 @@ def damaged_jpegs(count: int) -> list[bytes]:
 @pytest.mark.skipif(image_header._extension is None, reason="the extension is not built")
 def test_the_extension_reads_the_sizes_of_plain_jpegs_of_one_scan() -> None:
     names = ["baseline.jpg", "gray.jpg", "4:4:4.jpg", "4:2:2.jpg"]
-    sizes = image_header.read_jpeg_sizes([PLAIN[name] for name in names])
+    sizes = image_header.read_plain_sizes([PLAIN[name] for name in names], JPEG)
     headers = [read_header(PLAIN[name]) for name in names]
     assert sizes.tolist() == [[header.height, header.width] for header in headers]
 
@@ -237,13 +238,13 @@ def test_the_extension_reads_the_sizes_of_plain_jpegs_of_one_scan() -> None:
 def test_the_extension_leaves_all_other_files_to_the_parser() -> None:
     turned_jpeg = encoded("JPEG", exif=turned(6))
     others = [PLAIN["progressive.jpg"], turned_jpeg, *(data for _, data in SPECIAL.values())]
-    assert image_header.read_jpeg_sizes(others).tolist() == [[0, 0]] * len(others)
+    assert image_header.read_plain_sizes(others, JPEG).tolist() == [[0, 0]] * len(others)
 
 
 @pytest.mark.skipif(image_header._extension is None, reason="the extension is not built")
 def test_the_extension_and_the_parser_agree_on_damaged_headers() -> None:
     files = damaged_jpegs(3000)
-    sizes = map(tuple, image_header.read_jpeg_sizes(files).tolist())
+    sizes = map(tuple, image_header.read_plain_sizes(files, JPEG).tolist())
     pairs = list(zip(sizes, map(read_header, files), strict=True))
     read = [(size, header) for size, header in pairs if size != (0, 0)]
     assert all(size == (h.height, h.width) and h.is_plain and h.end for size, h in read)

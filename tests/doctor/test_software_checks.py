@@ -1,6 +1,7 @@
 import configparser
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,12 +139,16 @@ def test_kernels_say_what_they_run_on_or_what_to_install():
     assert missing.advice.endswith(REBUILD)
 
 
-def test_region_decoding_says_what_to_install():
-    assert software_checks.judge_region_decoding(True, False, REBUILD).advice == ""
-    assert (
-        "unset GPUPIPE_KERNELS"
-        in software_checks.judge_region_decoding(False, True, REBUILD).advice
-    )
-    missing = software_checks.judge_region_decoding(False, False, REBUILD)
-    assert (missing.status, "libjpeg-dev" in missing.advice) == ("ok", True)
+@pytest.mark.parametrize(
+    ("judge", "package"),
+    [
+        (software_checks.judge_region_decoding, "libjpeg-dev"),
+        (software_checks.judge_png_decoding, "libpng-dev"),
+    ],
+)
+def test_a_decoder_says_what_to_install(judge: Any, package: str):
+    assert judge(True, False, REBUILD).advice == ""
+    assert "unset GPUPIPE_KERNELS" in judge(False, True, REBUILD).advice
+    missing = judge(False, False, REBUILD)
+    assert (missing.status, package in missing.advice) == ("ok", True)
     assert missing.advice.endswith(REBUILD)

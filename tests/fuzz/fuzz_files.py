@@ -150,7 +150,7 @@ class Fuzzer:
             end = int(rng.integers(n, count + 1))
             if action == "read":
                 limit = int(rng.choice([-1, _SIDES[0] * _SIDES[1], 0]))
-                others = files.read(n, end, sizes, limit)
+                others = files.read(n, end, sizes, limit, 3)
                 for k in range(n, end):
                     data = whole[k]
                     held[k] = None if isinstance(data, int) else data
@@ -209,7 +209,7 @@ class Fuzzer:
             (_kernels.read_files, ([part],)),
             (_kernels.read_files_and_crcs, ([part],)),
             (_kernels.stat_files, ([3.5],)),
-            (files.read, (0, 2, sizes, -1)),
+            (files.read, (0, 2, sizes, -1, 3)),
             (_kernels.create_run, (stage, [None] * 2, files, draw_wrong(rng, rows))),
             (_kernels.create_run, (stage, [None] * 2, files, np.array([1, 1]))),
         ):

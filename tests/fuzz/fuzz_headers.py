@@ -1,4 +1,4 @@
-"""Fuzzes the functions `read_jpeg_sizes` and `compute_crc32s` of gpupipe._kernels with image files.
+"""Fuzzes `read_plain_sizes`, of JPEGs, and `compute_crc32s` of gpupipe._kernels with image files.
 
 The files are those of image_mutants.py and damaged JPEGs. They lie in memory between pages that
 nobody may touch. The sizes have to be those of the parser in Python, and the CRCs those of zlib.
@@ -18,7 +18,7 @@ from image_mutants import chunks, mutants
 from image_seeds import Seed
 from numbered_cases import Report, run_cases
 
-from gpupipe.decoders.image_header import read_header
+from gpupipe.decoders.image_header import PlainFormats, read_header
 from gpupipe.runtime.installation import find_extension
 from helpers.jpeg_kinds import damaged, one_scan, several_scans
 
@@ -65,7 +65,9 @@ class Fuzzer:
         for length in cuts:
             memory = self._memory.take((length,), is_last=bool(rng.integers(4)))
             memory[:] = np.frombuffer(content[:length], np.uint8)
-            (size,) = np.frombuffer(_kernels.read_jpeg_sizes([memory]), np.int64).reshape(-1, 2)
+            (size,) = np.frombuffer(
+                _kernels.read_plain_sizes([memory], PlainFormats.JPEG), np.int64
+            ).reshape(-1, 2)
             if size.tolist() != find_size(content[:length]):
                 self.report.findings.append(f"case {number}: {length} bytes: {size.tolist()}")
             self.report.sizes += bool(size.all())

@@ -11,6 +11,7 @@ from helpers.full_product import IS_FULL
 LIMIT = 600
 COUNTED = {
     "regions": "decoded",
+    "pngs": "decoded",
     "calls": "calls",
     "conversions": "images",
     "files": "read",
@@ -23,6 +24,7 @@ COUNTED = {
     ("name", "count"),
     [
         ("regions", 4000 if IS_FULL else 100),
+        ("pngs", 4000 if IS_FULL else 100),
         ("colors", 2000 if IS_FULL else 200),
         ("geometry", 5000 if IS_FULL else 200),
         ("programs", 5000 if IS_FULL else 200),
@@ -35,7 +37,7 @@ COUNTED = {
     ],
 )
 def test_nothing_is_found(name: str, count: int) -> None:
-    for extension in ("gpupipe._kernels", "gpupipe._jpeg"):
+    for extension in ("gpupipe._kernels", "gpupipe._jpeg", "gpupipe._png"):
         pytest.importorskip(extension, reason="the extension is not built")
     script = Path(__file__).with_name(f"fuzz_{name}.py")
     done = forked_python.run([script, "--count", count], timeout=LIMIT)

@@ -221,7 +221,7 @@ def test_without_it_there_is_no_warning(monkeypatch: pytest.MonkeyPatch) -> None
     assert not has_opencv()
 
 
-@pytest.mark.parametrize("name", ["_kernels", "_jpeg"])
+@pytest.mark.parametrize("name", ["_kernels", "_jpeg", "_png"])
 @pytest.mark.parametrize("abi", [None, 0, 1 << 30], ids=["none", "earlier", "later"])
 def test_an_extension_of_another_version_is_not_used(
     name: str, abi: int | None, monkeypatch: pytest.MonkeyPatch

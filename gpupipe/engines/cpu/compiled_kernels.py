@@ -36,7 +36,7 @@ CreateStage = Callable[[StageOutput | None], Stage]
 _MAX_CHANNELS = 4
 _CHANNELS = {"rgb": 3, "gray": 1}
 _extension = find_extension()
-_jpeg = find_extension("_jpeg")
+_jpeg, _png = find_extension("_jpeg"), find_extension("_png")
 
 
 def can_run_stages(dtype: str, channels: int | None) -> bool:
@@ -97,9 +97,16 @@ def _bind_decode(match: Match) -> Kernel:
     mode, _, dtype = decode.options
 
     def stage() -> Stage | None:
-        if _jpeg is None or dtype != "uint8" or decode.sizes is None:
+        if dtype != "uint8" or decode.sizes is None:
             return None
-        return Stage(_jpeg.decode_stage(decode.sizes, decode.windows, _CHANNELS[mode]))
+        channels, stages = _CHANNELS[mode], []
+        if _png is not None:  # the cheaper to find that the file is of another format
+            stages.append(Stage(_png.decode_stage(decode.sizes, channels)))
+        if _jpeg is not None:
+            stages.append(Stage(_jpeg.decode_stage(decode.sizes, decode.windows, channels)))
+        if len(stages) < 2:
+            return stages[0] if stages else None
+        return Stage(_extension.first_stage(tuple(stages)))
 
     return Kernel("decode", lambda file, row: kernels.run_decode(decode, file, row), stage)
 

@@ -39,7 +39,7 @@ class FieldSamples:
         contents: The image, array or bytes of each sample; None for those that are not read, or
             are in `files`.
         sizes: [height, width] of each image or array, (N, 2); [0, 0] of what has none.
-        files: The files of the samples, in which plain JPEGs of a field that a step decodes stay;
+        files: The files of the samples, in which plain images of a field that a step decodes stay;
             None if the field is read in another way.
         positions: The position in `files` of each sample; None for 0 to N - 1.
     """

@@ -4,8 +4,8 @@ images from the cache.
     SampleReader.begin  ids of a batch -> FieldSamples of each field, of which none is read
     SampleReader.read   reads a part of them
 
-A plain JPEG stays the bytes that were read until a native program runs on them. Python opens files
-of other kinds, and those that a native program cannot do.
+A plain JPEG or PNG stays the bytes that were read until a native program runs on them. Python opens
+files of other kinds, and those that a native program cannot do.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +92,7 @@ class SampleReader:
                     on_error(row, e)
 
     def open(self, name: str, content: Content | CachedImage) -> Content | CachedImage:
-        """Return a sample of a field as kernels of single samples take it: open a plain JPEG."""
+        """Return a sample of a field as kernels of single samples take it: open a plain image."""
         options = self._options(name)
         if options is None or isinstance(content, Image):
             return content
@@ -144,7 +144,7 @@ class _FieldReader:
     def begin(self, ids: NDArray[np.int64]) -> FieldSamples:
         """Return samples of which none is read."""
         files = None
-        if self.options is not None and self.cache is None and self.decoders.accepts_plain_jpegs:
+        if self.options is not None and self.cache is None and self.decoders.plain_formats:
             files = self.column.open_files(ids)
         return FieldSamples.of_unread(len(ids), files)
 
@@ -187,8 +187,9 @@ class _FieldReader:
     def _read_files(
         self, samples: FieldSamples, files: FileSet, rows: range
     ) -> Sequence[_Item] | None:
-        limit = self.decoders.max_pixels
-        if not files.read(rows.start, rows.stop, samples.sizes, -1 if limit is None else limit):
+        limit, formats = self.decoders.max_pixels, self.decoders.plain_formats
+        limit = -1 if limit is None else limit
+        if not files.read(rows.start, rows.stop, samples.sizes, limit, formats):
             return None
         heights = samples.sizes[rows.start : rows.stop, 0].tolist()
         others = [
@@ -197,7 +198,7 @@ class _FieldReader:
         return [None if data is None else np.frombuffer(data, np.uint8) for data in others]
 
     def _find_plain(self, files: Sequence[_Bytes]) -> FieldSamples:
-        """Return the samples whose files are plain JPEGs as read, and all others as unread."""
+        """Return the samples whose files are plain images as read, and all others as unread."""
         sizes = self.decoders.read_plain_sizes(files).astype(np.float64)
         are_plain = sizes[:, 0].astype(bool).tolist()
         pairs = zip(files, are_plain, strict=True)

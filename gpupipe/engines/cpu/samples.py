@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
+from gpupipe.decoders.builtin.libpng import Libpng
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.field_samples import CachedImage, FieldSamples
@@ -174,7 +175,7 @@ class SampleRunner:
     def _find_native(self, name: str, content: Content | CachedImage | None) -> object:
         """Return the buffer on which a native program runs: a file, or pixels.
 
-        Return _NOT_NATIVE if there is none: the file is no plain JPEG, or must be rotated.
+        Return _NOT_NATIVE if there is none: the file is no plain JPEG or PNG, or must be rotated.
         """
         if isinstance(content, CachedImage):
             return _NOT_NATIVE if isinstance(content.content, EncodedImage) else content.content
@@ -182,8 +183,8 @@ class SampleRunner:
             return _NOT_NATIVE if content is None else as_array(content)
         decode = self.programs[name].program.ops[0]
         assert isinstance(decode, DecodeOp)
-        is_jpeg = isinstance(content.decoder, JpegWindow) and content.is_upright(decode.options)
-        return content.data if is_jpeg else _NOT_NATIVE
+        is_plain = isinstance(content.decoder, JpegWindow | Libpng)
+        return content.data if is_plain and content.is_upright(decode.options) else _NOT_NATIVE
 
     def _run_field(self, name: str, content: Content | CachedImage, row: int) -> None:
         program = self.programs[name].program

@@ -191,7 +191,7 @@ def test_a_run_frees_the_files_of_the_rows_that_it_did(tmp_path: Path) -> None:
     paths = StringArray.from_strings(["0", "1", "2"])
     files, sizes = FileColumn(str(tmp_path), paths).open_files(np.arange(3)), np.zeros((3, 2))
     assert files is not None
-    assert files.read(0, 3, sizes, -1) == 1
+    assert files.read(0, 3, sizes, -1, 1) == 1
     stage = Stage(jpeg.decode_stage(np.array([[4, 5]] * 3), None, 3))
     run = create_run(stage, [None] * 3, files, None)
     assert run.run(0, 2) == [1]
@@ -199,7 +199,7 @@ def test_a_run_frees_the_files_of_the_rows_that_it_did(tmp_path: Path) -> None:
     assert bytes(files.take(1)) == b"no image"
     assert run.run(0, 1) == [0], "its file is gone"
     assert run.run(2, 3) == []
-    assert files.read(0, 3, sizes, -1) == 1
+    assert files.read(0, 3, sizes, -1, 1) == 1
     assert bytes(files.take(2)) == (tmp_path / "2").read_bytes()
     assert run.run(0, 3) == [1, 2], "one file is read again, and the other one was taken"
 
