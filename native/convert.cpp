@@ -48,6 +48,7 @@ class DeliverStage : public OutputStage {
     changed.stride = 0;  // a row of any number
     for (int n = 0; n < slot.height; ++n) {
       const int from = flips_y ? slot.height - 1 - n : n;
+      if (!image.is_writable) fetch_row(image, flips_y ? from - kRowsAhead : from + kRowsAhead);
       Image line = image;
       line.pixels = image.row(from);
       if (image.table) {
@@ -59,8 +60,6 @@ class DeliverStage : public OutputStage {
       } else if (runs_changes) {
         run_float_changes_of_row(*variant_.floats, image, from, changed);
         line.pixels = changed.pixels, line.plane = changed.plane;
-      } else if (flips_x || flips_y) {
-        fetch_row(image, flips_y ? from - kRowsAhead : from + kRowsAhead);
       }
       slot.write_row(variant_, line, rows, n, flips_x);
     }
