@@ -21,8 +21,9 @@ class UnequalBuffer:
         count: Number of samples in the batch.
         format: How the field is delivered.
         memory: The pool that allocates the slots; None if nothing is delivered.
-        pad_to: `begin_each` allocates a tensor (B, C, H, W) with zeros beyond the end of each
-            image, whose H and W are multiples of this number; None for a flat tensor.
+        pad_to: `begin_each` allocates a tensor (B, C, H, W), whose H and W are multiples of this
+            number, and `clear_borders` writes zeros beyond the end of each image; None for a flat
+            tensor.
 
     Attributes:
         format: How the field is delivered.
@@ -45,6 +46,8 @@ class UnequalBuffer:
         """The tensor of `begin_each`."""
         self._joined: list[Array] = []
         """The slot (1, ...) of each sample in that tensor."""
+        self._borders: list[Array] = []
+        """What is below and to the right of each image in a padded tensor."""
 
     def list_shapes(self, rows: Sequence[int]) -> list[tuple[int, ...]]:
         """Return the delivered shapes of samples. `begin` must have recorded each."""
@@ -102,10 +105,16 @@ class UnequalBuffer:
         self._block, array = memory.allocate_with_array(whole, dtype)
         slots = []
         for n, (_, height, width) in enumerate(shapes):
-            array[n, :, height:] = 0
-            array[n, :, :height, width:] = 0
             slots.append(array[n : n + 1, :, :height, :width])
+            self._borders += array[n, :, height:], array[n, :, :height, width:]
         return slots
+
+    def clear_borders(self, rows: range) -> None:
+        """Write zeros beyond the ends of images that `begin_each` pads."""
+        borders = self._borders[2 * rows.start : 2 * rows.stop]
+        if parts := [torch.from_numpy(border) for border in borders if border.size]:
+            # In one call: after each large write, Python's code and objects are out of the caches.
+            torch._foreach_zero_(parts)
 
     def has_slot(self, row: int) -> bool:
         """Return whether a sample has a slot; False before `begin` was called for it."""
