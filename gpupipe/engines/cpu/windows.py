@@ -4,6 +4,10 @@ Successive crops become one, and so do flips. So the canvas of a random_zoom_out
 
     CropOp(fill=...), CropOp    merge_ops   -> CropOp(fill=...)
 
+Crops without a fill and flips come before conversions of values, with which kernels deliver:
+
+    ToDtypeOp, CropOp, FlipOp   merge_ops   -> CropOp, FlipOp, ToDtypeOp
+
 A crop, or a warp that enlarges, needs only a part of the image. The extension `gpupipe._jpeg`
 decodes that part alone. Its pixels equal those of a decode of the whole image:
 
@@ -53,16 +57,24 @@ def limit_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[o
 def merge_ops(traced: Sequence[ops.Op]) -> list[ops.Op]:
     """Return the operations with one crop in place of two, and one flip in place of two.
 
+    They come before to_dtype and normalize, which change each value alone.
+
     Two crops become one only if the first has a fill and the second lies inside the first's result.
     Outside of it, the second shows its own fill, and no pixels that the first cut away.
     """
     merged: list[ops.Op] = []
     for op in traced:
-        joined = _join(merged[-1], op) if merged else None
+        at = len(merged)
+        if isinstance(op, ops.FlipOp) or (isinstance(op, ops.CropOp) and op.fill is None):
+            while at and isinstance(merged[at - 1], (ops.ToDtypeOp, ops.NormalizeOp)):
+                at -= 1
+        spec = op.spec if at == len(merged) else replace(op.spec, dtype=merged[at].spec.dtype)
+        moved = op if spec is op.spec else replace(op, spec=spec)
+        joined = _join(merged[at - 1], moved) if at else None
         if joined is None:
-            merged.append(op)
+            merged.insert(at, moved)
         else:
-            merged[-1] = joined
+            merged[at - 1] = joined
     return merged
 
 

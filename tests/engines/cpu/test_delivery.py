@@ -19,6 +19,7 @@ load = loading(engine="cpu", threads=2, batch_size=8)
 REFERENCE: dict[str, Any] = {"engine": "dataloader", "workers": 0}
 CROP: list[Any] = ["decode", {"random_resized_crop": {"size": 64}}]
 CENTER = {"center_crop": {"size": 64}}
+RANDOM_CROP = {"random_crop": {"size": 64}}
 FLOATS: list[Any] = [
     {"to_dtype": {"dtype": "float32", "scale": True}},
     {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}},
@@ -48,6 +49,7 @@ FORMATS = [
         ["decode", {"resize": {"size": 70}}, CENTER, *FLOATS, erasing(-1, p=1.0)],
         [{"decode": {"mode": "gray"}}, CENTER, FLOATS[0], erasing([0.7])],
         [*CROP, *FLOATS, erasing("random")],
+        ["decode", *FLOATS, RANDOM_CROP, "random_horizontal_flip", erasing(0)],
         [*CROP, {"to_dtype": {"dtype": "float16", "scale": True}}, erasing("random")],
         [{"decode": {"mode": "gray"}}, CENTER, FLOATS[0], erasing("random"), erasing("random")],
     ],
@@ -91,3 +93,12 @@ def test_the_conversion_and_the_erasing_are_one_kernel(few_photos: Path) -> None
         name, _, steps = operators(loader)[-1]
     assert steps[-3:] == ("to_dtype", "normalize", "random_erasing")
     assert (name == "kernels.resize") == (find_extension() is not None)
+
+
+def test_crops_and_flips_after_the_conversion_are_one_program_with_it(few_photos: Path) -> None:
+    steps = ["decode", *FLOATS, RANDOM_CROP, "random_horizontal_flip"]
+    with load(few_photos, steps) as loader:
+        names = [name for name, _, _ in operators(loader)]
+    last = "kernels.convert" if find_extension() is not None else names[-1]
+    assert names[-1] == last
+    assert not any("torch" in name for name in names)

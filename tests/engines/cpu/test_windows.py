@@ -7,7 +7,15 @@ import pytest
 
 from gpupipe.augment.color_branches import ColorBranches
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import ChooseColorOp, ColorOp, CropOp, DecodeOp, FlipOp
+from gpupipe.engines.cpu.ops import (
+    ChooseColorOp,
+    ColorOp,
+    CropOp,
+    DecodeOp,
+    FlipOp,
+    NormalizeOp,
+    ToDtypeOp,
+)
 from gpupipe.engines.cpu.pixels import as_array
 from gpupipe.engines.cpu.program import SwitchOp
 from gpupipe.engines.cpu.tracer import Tracer
@@ -15,7 +23,7 @@ from gpupipe.engines.cpu.windows import limit_windows, merge_ops
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension
 
-SPEC = Spec.of_image(3)
+SPEC, SPEC_OF_FLOATS = Spec.of_image(3), Spec.of_image(3, dtype="float32")
 SIZE = np.array([[40.0, 60.0]])
 FILL = (7.0, 8.0, 9.0)
 
@@ -166,3 +174,31 @@ def test_colours_are_changed_where_a_crop_needs_them(name: str, is_whole: bool, 
     assert before.windows.tolist() == expected
     shifted = crop.windows + np.pad(before.windows[:, :2], ((0, 0), (0, 2)))
     assert shifted.tolist() == [[-5, 10, 20, 20], [3, 4, 30, 40]]
+
+
+def test_crops_and_flips_come_before_conversions(image: Any) -> None:
+    """So that kernels convert in the delivery, and nothing is converted that a crop cuts away."""
+    tracer = Tracer(SIZE, find_rules(), SPEC)
+    tracer.flip(horizontal=np.array([1]))
+    tracer.to_dtype("float32", True)
+    tracer.begin_step("normalize", SPEC_OF_FLOATS)
+    tracer.normalize((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    tracer.crop([5, 6], [20, 30])
+    tracer.flip(horizontal=np.array([1]), vertical=np.array([1]))
+    expected: Any = image
+    for op in tracer.ops:
+        kernel, _ = find_rules().find([op])  # type: ignore[misc]
+        expected = kernel.run(expected, 0)
+    made = tracer.program()
+    assert [type(op) for op in made.ops] == [FlipOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp]
+    assert [op.spec.dtype for op in made.ops] == ["uint8"] * 4 + ["float32"]
+    assert np.array_equal(as_array(made.run(image, 0)), as_array(expected))
+
+
+def test_a_crop_with_a_fill_stays_behind_a_conversion() -> None:
+    """Its fill is a value after the conversion."""
+    tracer = Tracer(SIZE, find_rules(), SPEC)
+    tracer.to_dtype("float32", True)
+    tracer.crop([-5, 6], [20, 30], FILL)
+    tracer.flip(horizontal=np.array([1]))
+    assert [type(op) for op in merge_ops(tracer.ops)] == [ToDtypeOp, CropOp, FlipOp]
