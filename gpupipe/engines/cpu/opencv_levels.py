@@ -113,10 +113,10 @@ def _find_mean(planes: Array) -> float:
 def _find_mean_luma(image: Array) -> float:
     """Return the mean of the luma of an image, (H, W, 3), with its fractions."""
     if image.flags.c_contiguous:
-        sums = list(cv2.sumElems(image)[:RGB])
+        red, green, blue, _ = cv2.sumElems(image)
     else:
-        sums = [cv2.sumElems(plane)[0] for plane in split(image)]
-    return float(np.dot(LUMA, sums) / (image.size // RGB))
+        red, green, blue = (cv2.sumElems(plane)[0] for plane in split(image))
+    return (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue) / (image.size // RGB)
 
 
 def _estimate_mean(image: Array) -> float:

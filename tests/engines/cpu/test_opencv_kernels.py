@@ -7,6 +7,7 @@ import pytest
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
+from gpupipe.augment.color_ops import LUMA
 from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
@@ -21,12 +22,12 @@ pytest.importorskip("cv2", reason="OpenCV is not installed")
 from gpupipe.engines.cpu import opencv_kernels
 
 SIZE = (13, 20)
+RULES = Rules([*opencv_kernels.create_rules(), *kernels.RULES])  # without the extension
 CASES = [(dtype, channels) for dtype in ("uint8", "float32") for channels in (1, 2, 3, 4)]
 
 
 def trace(image: Any) -> Tracer:
-    rules = Rules([*opencv_kernels.create_rules(), *kernels.RULES])  # without the extension
-    return Tracer([SIZE], rules, Spec.of_image(image.shape[2], dtype=str(image.dtype)))
+    return Tracer([SIZE], RULES, Spec.of_image(image.shape[2], dtype=str(image.dtype)))
 
 
 def run(tracer: Tracer, image: Any, name: str = "cv2.copyMakeBorder") -> Any:
@@ -82,6 +83,28 @@ def test_resized_colors_are_torchvisions(interpolation: str) -> None:
             resized = run(tracer, given, "torch.interpolate")
             expected = F.resize(as_tensor(given), size, mode, antialias=True)
             assert np.array_equal(resized, as_array(expected)), size
+
+
+@pytest.mark.parametrize("size", [SIZE, (300, 400)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_delivered_grayscale_images_are_torchvisions(channels: int, size: tuple[int, int]) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+    fixed = planes.copy(order="K")
+    fixed.flags.writeable = False
+    for given in (image, planes, fixed, image[1:9, 2:11]):
+        before = given.copy()
+        expected = F.rgb_to_grayscale(as_tensor(given), channels).numpy()
+        for layout, name in (("CHW", "cv2.accumulateWeighted"), ("HWC", "cv2.transform")):
+            tracer = Tracer([given.shape[:2]], RULES, Spec.of_image(3))
+            tracer.color_matrix(np.tile(LUMA, (1, channels, 1)))
+            buffer = OutputBuffer(1, DeliveryFormat(None, layout, False), BatchMemory(1))
+            program = tracer.program(buffer)
+            assert program.groups[0][0].name == name
+            program.run(given, 0)
+            axes = (2, 0, 1) if layout == "HWC" else (0, 1, 2)
+            assert np.array_equal(buffer.take([0])[0].numpy().transpose(axes), expected)
+        assert np.array_equal(given, before)
 
 
 @pytest.mark.parametrize("channels", [MAX_OPENCV_CHANNELS, MAX_OPENCV_CHANNELS + 1])
