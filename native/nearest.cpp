@@ -53,12 +53,11 @@ class NearestStage : public OutputStage {
  protected:
   bool find_size(int row, const Image& image, int* height, int* width) const override {
     const Window window = find_window(row);
-    constexpr int64_t kFar = int64_t{1} << 40;
     if (window.height < 1 || window.width < 1 || window.height > kMaxSide ||
-        window.width > kMaxSide || std::abs(window.top) > kFar || std::abs(window.left) > kFar)
+        window.width > kMaxSide || (has_windows_ && !windows_.is_near(row)))
       return false;
-    const bool is_inside = has_windows_ ? windows_.is_inside(row, sizes_[row][0], sizes_[row][1])
-                                        : true;
+    const bool is_inside =
+        !has_windows_ || windows_.is_inside(row, sizes_[row][0], sizes_[row][1]);
     if (!is_inside && fill_size_ != image.channels * image.item_size) return false;
     *height = int(window.height), *width = int(window.width);
     return true;

@@ -336,6 +336,8 @@ class Output {
       return false;
     if (windows_.rows() != rows())
       return refuse("the windows to erase are not one for each sample");
+    for (Py_ssize_t row = 0; row < rows(); ++row)
+      if (!windows_.is_near(row)) return refuse("a window to erase is too far away");
     return value_.is_packed(first_.channels, first_.item_size) ||
            refuse("the value to erase with is not (C,) of the target's dtype");
   }

@@ -33,6 +33,12 @@ class Output {
   Py_ssize_t columns_ = 0;
 };
 
+constexpr Py_ssize_t kMaxTries = 1 << 20;
+
+bool check_tries(Py_ssize_t tries) {
+  return (tries >= 1 && tries <= kMaxTries) || refuse("there are no tries, or too many");
+}
+
 // The numbers of the operations of policies, and whether their shifts are whole pixels.
 struct Moves {
   int shear_x, shear_y, rotate, shift[2], relative_shift[2], are_whole;
@@ -54,7 +60,7 @@ PyObject* window_factors(PyObject*, PyObject* arguments) {
   Output<> output;
   if (!PyArg_ParseTuple(arguments, "OOnpO", &area_object, &aspect_object, &tries, &is_width_first,
                         &output_object) ||
-      !areas.open(area_object, "the areas", tries) ||
+      !check_tries(tries) || !areas.open(area_object, "the areas", tries) ||
       !aspects.open(aspect_object, "the aspects", tries) ||
       !output.open(output_object, "the output", areas.rows(), 2 * tries))
     return nullptr;
@@ -82,14 +88,14 @@ PyObject* choose_windows(PyObject*, PyObject* arguments) {
   Output<> output;
   if (!PyArg_ParseTuple(arguments, "OnOOOO", &factor_object, &tries, &position_object, &size_object,
                         &run_object, &output_object) ||
-      !factors.open(factor_object, "the factors", 2 * tries) ||
+      !check_tries(tries) || !factors.open(factor_object, "the factors", 2 * tries) ||
       !positions.open(position_object, "the positions", 2) ||
       !sizes.open(size_object, "the sizes", 2) ||
       (run_object != Py_None && !runs.open(run_object, "the flags", 1)) ||
       !output.open(output_object, "the output", factors.rows(), 4))
     return nullptr;
   const bool is_erasing = run_object != Py_None;
-  if (tries < 1 || positions.rows() != factors.rows() || sizes.rows() != factors.rows() ||
+  if (positions.rows() != factors.rows() || sizes.rows() != factors.rows() ||
       (is_erasing && runs.rows() != factors.rows())) {
     refuse("the factors, positions, sizes and flags do not fit together");
     return nullptr;

@@ -12,6 +12,7 @@
 #include "buffer.h"
 #include "without_gil.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace gpupipe {
@@ -199,6 +200,13 @@ class RowWindows : public RowValues<int64_t> {
  public:
   bool open(PyObject* object, const char* name) {
     return RowValues<int64_t>::open(object, name, 4);
+  }
+
+  // Whether sums of the numbers of a row cannot overflow.
+  bool is_near(Py_ssize_t row) const {
+    constexpr int64_t kFar = int64_t{1} << 40;
+    return std::all_of((*this)[row], (*this)[row] + 4,
+                       [](int64_t n) { return -kFar < n && n < kFar; });
   }
 
   // Whether the window of a row is not empty and inside an image of this size.

@@ -199,8 +199,7 @@ class FilledWindowStage : public WindowStage {
  protected:
   bool find_window(int row, const Image&, int64_t window[4]) const override {
     std::copy_n(windows_[row], 4, window);
-    const int64_t far = int64_t{1} << 40;
-    return is_size(window[2], window[3]) && std::abs(window[0]) < far && std::abs(window[1]) < far;
+    return is_size(window[2], window[3]) && windows_.is_near(row);
   }
 
  private:

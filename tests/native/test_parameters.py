@@ -68,3 +68,30 @@ def test_more_draws_than_there_can_be_are_refused(count: int, samples: int) -> N
     for output in (np.empty(0), np.empty(2)):
         with pytest.raises(ValueError, match="do not fit together"):
             kernels.draw_uniforms(keys, counts, ids, None, output)
+
+
+@pytest.mark.parametrize("tries", [-1, 0, 2**62, 2**63 - 1])
+def test_tries_that_no_array_has_are_refused(tries: int) -> None:
+    """The number of factors, 2 * tries, does not fit 64 bits."""
+    with pytest.raises(ValueError, match="tries"):
+        kernels.window_factors(rows(3, 4), rows(3, 4), tries, False, rows(3, 4, 2))
+    arrays = rows(3, 2), rows(3, 2), np.ones(3, np.int32)
+    with pytest.raises(ValueError, match="tries"):
+        kernels.choose_windows(rows(3, 4, 2), tries, *arrays, rows(3, 4))
+
+
+@pytest.mark.parametrize("far", [2**62, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("place", range(4))
+def test_windows_whose_edges_overflow_are_refused(far: int, place: int) -> None:
+    """Each edge is a sum."""
+    window = ints(1, 4)
+    window[0, place] = far
+    image, size, fill = np.ones((4, 5, 3), np.uint8), ints(1, 2), b"\1\2\3"
+    for stage in (
+        kernels.window_stage(window, fill, None, None),
+        kernels.nearest_stage(size, window, fill, None, None),
+    ):
+        assert kernels.run_stage(stage, 0, image) is None
+    output = np.ones((1, 3, 4, 5), np.uint8), None, None, window, np.zeros(3, np.uint8)
+    with pytest.raises(ValueError, match="far away"):
+        kernels.deliver_stage(None, output)
