@@ -19,6 +19,7 @@ from gpupipe.annotations.rows import UPRIGHT, AnnotationRows, Orientations, find
 from gpupipe.dataset.index import Index
 from gpupipe.pipeline.annotations import Floats
 from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.runtime.failures import is_foreign
 from gpupipe.sampling.sampler import Plan
 from gpupipe.sampling.siblings import Siblings
 
@@ -61,14 +62,20 @@ class PlanAnnotator:
             annotations = rows.annotate_as_declared(pipeline, self._draw(every))
             return annotations.split(siblings.bounds)
 
-        if plan.siblings is None or not self._is_fast:
+        if plan.siblings is None or not self._can_join:
             return None
         return plan.siblings.take(plan.number, self, "", annotate_all, _MAX_ROWS)
 
     @cached_property
-    def _is_fast(self) -> bool:
-        """Whether no step computes a field of displacements for each image, as elastic ones do."""
-        return is_affine(self._pipeline)
+    def _can_join(self) -> bool:
+        """Whether the annotations of several plans may be moved at once.
+
+        Not if a step of another package may look at all images of its batch, such as the largest;
+        nor if a step takes long for each image, as elastic ones do.
+        """
+        steps = [entry.step for entry in self._pipeline.entries]
+        is_own = not any(is_foreign(type(step)) or step.runs_unknown_code for step in steps)
+        return is_own and is_affine(self._pipeline)
 
 
 def _is_as_declared(

@@ -13,7 +13,11 @@ import gpupipe
 from gpupipe.annotations import plan_annotator
 from gpupipe.annotations.batch_annotations import BatchAnnotations
 from gpupipe.annotations.rows import AnnotationRows
+from gpupipe.dataset.spec import Spec
 from gpupipe.engines.base import Job
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Step
 from gpupipe.sampling.sampler import Plan, Sampler
 from gpupipe.sampling.selection import Selection
 from helpers.annotated_folder import assert_equal, by_sample, configure, load
@@ -122,6 +126,40 @@ def test_slow_moves_are_made_batch_by_batch(root: Path, moved: list[int]) -> Non
     for plan in sampler.begin():
         job.annotate(plan, sizes_of(job, plan))
     assert [count for count in moved if count > 1] == [5, 5, 2]
+
+
+class PadToLargest(Step):
+    """Pad each image on all sides to the largest of its batch."""
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return input_spec.with_size((None, None))
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        room = image.size.max(0) - image.size
+        image.pad(np.floor(room / 2), np.ceil(room / 2), "edge")
+
+
+@pytest.mark.parametrize(
+    "step", ["largest", {"random_apply": {"p": 1.0, "transforms": ["largest"]}}], ids=["", "nested"]
+)
+def test_a_step_of_another_package_sees_one_batch_alone(
+    tmp_path: Path, step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    for n, side in enumerate([20, 24, 40, 30]):
+        Image.new("RGB", (side, side)).save(tmp_path / "a" / f"{n}.png")
+    registry, find = step_registry.STEPS, step_registry.STEPS.find
+
+    def find_step(name: str) -> Any:
+        return PadToLargest if name == "largest" else find(name)
+
+    monkeypatch.setattr(registry, "find", find_step)
+    options: dict[str, Any] = {"engine": "cpu", "shuffle": False, "threads": 1}
+    with load(tmp_path, ["decode", step], batch_size=2, **options) as loader:
+        batches = list(loader)
+    assert [batch["image"].shape[-1] for batch in batches] == [24, 40]
+    shifts = [batch["to_original"][:, 0, 2].tolist() for batch in batches]
+    assert shifts == [[-2.0, 0.0], [0.0, -5.0]]
 
 
 @pytest.mark.parametrize("engine", ["cpu", "dali"])
