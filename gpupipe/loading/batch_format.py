@@ -232,7 +232,7 @@ class BatchFormat:
         import torch
 
         images = batch.pop(self._main)
-        default = torch.tensor(images.shape[-2:]).expand(len(images), 2)
+        default = torch.tensor(images.shape[-2:]).repeat(len(images), 1)
         sizes = batch.pop(f"{self._main}_sizes", default)
         for name in self._boxes:
             rows = batch[name]

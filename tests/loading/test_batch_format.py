@@ -113,6 +113,7 @@ def test_detr_gets_boxes_from_0_to_1_and_a_mask(root: Path, packed: dict[str, An
         expected = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, sides], 1) / [60, 40, 60, 40]
         np.testing.assert_allclose(target["boxes"].numpy(), expected, rtol=1e-5, atol=1e-6)
         assert target["size"].tolist() == [40, 60]
+        target["size"] *= 2  # which changes no other target
         assert torch.equal(target["labels"], packed["labels"][n])
         assert list(target) == [*(name for name in packed if name != "image"), "size"]
 
