@@ -76,3 +76,14 @@ def test_the_goal_is_that_of_the_pipeline() -> None:
     }
     assert "goal 12: FAILS" in gil.describe("imagenet_train", found)
     assert "goal 25: holds" in gil.describe("simclr", found)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [{"label": [1, 2, 3], "image": [0, 0, 0]}, {"image": [0, 0, 0], "mask": []}, ([0] * 3, [])],
+    ids=["dict", "without labels", "tuple"],
+)
+def test_images_are_counted_in_any_format(batch: Any) -> None:
+    import gil
+
+    assert gil.count(batch) == 3

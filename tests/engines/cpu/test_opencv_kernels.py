@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
@@ -77,7 +78,8 @@ def test_resized_colors_are_torchvisions(interpolation: str) -> None:
     planes = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
     mode = InterpolationMode(interpolation)
     for given in (image, planes, image[1:9, 2:11]):
-        for size in ([7, 9], [40, 31], list(given.shape[:2])):
+        height, width = given.shape[:2]
+        for size in ([7, 9], [40, 31], [height, 9], [7, width], [height, width]):
             tracer = trace(given)
             tracer.resize(size, interpolation, True)
             resized = run(tracer, given, "torch.interpolate")
@@ -105,6 +107,37 @@ def test_delivered_grayscale_images_are_torchvisions(channels: int, size: tuple[
             axes = (2, 0, 1) if layout == "HWC" else (0, 1, 2)
             assert np.array_equal(buffer.take([0])[0].numpy().transpose(axes), expected)
         assert np.array_equal(given, before)
+
+
+@pytest.mark.parametrize("dtype", [None, "uint8", "float32"])
+@pytest.mark.parametrize("has_conversion", [False, True])
+def test_grayscale_images_are_converted_too(dtype: str | None, has_conversion: bool) -> None:
+    image = numbers("uint8", 3)
+    tracer = trace(image)
+    tracer.color_matrix(np.tile(LUMA, (1, 3, 1)))
+    expected = F.rgb_to_grayscale(as_tensor(image), 3)
+    if has_conversion:
+        tracer.to_dtype("float32", True)
+        expected = F.to_dtype(expected, torch.float32, scale=True)
+    buffer = OutputBuffer(1, DeliveryFormat(dtype, "CHW", False), BatchMemory(1))
+    tracer.program(buffer).run(image, 0)
+    found = buffer.take([0])[0]
+    expected = expected if dtype is None else expected.to(getattr(torch, dtype))
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
+def test_some_images_of_a_batch_become_grayscale() -> None:
+    image = numbers("uint8", 3)
+    tracer = Tracer([SIZE, SIZE], RULES, Spec.of_image(3))
+    tracer.color_matrix(np.stack([np.eye(3), np.tile(LUMA, (3, 1))]))
+    buffer = OutputBuffer(2, DeliveryFormat(None, "CHW", False), BatchMemory(1))
+    program = tracer.program(buffer)
+    for row in (0, 1):
+        program.run(image, row)
+    first, second = buffer.take([0, 1])
+    assert torch.equal(first, as_tensor(image))
+    assert torch.equal(second, F.rgb_to_grayscale(as_tensor(image), 3))
 
 
 @pytest.mark.parametrize("channels", [MAX_OPENCV_CHANNELS, MAX_OPENCV_CHANNELS + 1])

@@ -20,6 +20,8 @@ from gpupipe.engines.cpu.program import Stage
 from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.engines.cpu.stages import create_run
 from gpupipe.runtime import tracing
+from gpupipe.runtime.function_failures import CallFailedError
+from gpupipe.runtime.user_functions import FunctionMissingError
 from helpers.jpeg_kinds import encode, several_scans
 from helpers.loaders import loading
 from helpers.reference import by_id
@@ -142,15 +144,28 @@ def test_a_file_that_is_damaged_does_not_decide_the_shape_of_the_batch(
 
 
 @pytest.mark.parametrize("function", ["create_native", "run_native"])
-def test_without_memory_for_several_samples_each_runs_alone(
-    faces: Path, function: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        FileNotFoundError("a file that is no longer there"),
+        RuntimeError("of torch"),
+        ValueError("a parameter"),
+        CallFailedError("ended its process"),
+        FunctionMissingError("there is no such function"),
+    ],
+    ids=repr,
+)
+def test_what_fails_for_several_samples_runs_alone(
+    faces: Path, function: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where a sample, a function of the user's or the machine is to blame."""
     steps = ["decode", {"random_affine": AFFINE}, *NUMBERS, {"random_erasing": {"p": 0.5}}]
     with load(faces, steps) as loader:
         expected = by_id(loader)
 
     def fail(*arguments: Any) -> Any:
-        raise MemoryError
+        raise error
 
     monkeypatch.setattr(samples, function, fail)
     with load(faces, steps) as loader:

@@ -202,3 +202,26 @@ def test_a_crop_with_a_fill_stays_behind_a_conversion() -> None:
     tracer.crop([-5, 6], [20, 30], FILL)
     tracer.flip(horizontal=np.array([1]))
     assert [type(op) for op in merge_ops(tracer.ops)] == [ToDtypeOp, CropOp, FlipOp]
+
+
+def test_crops_and_flips_on_both_sides_of_a_conversion_are_one(image: Any) -> None:
+    tracer = Tracer(SIZE, find_rules(), SPEC)
+    tracer.crop([-5, 6], [60, 50], FILL)
+    tracer.to_dtype("float32", True)
+    tracer.begin_step("crop", SPEC_OF_FLOATS)
+    tracer.crop([3, 2], [30, 20])
+    tracer.flip(horizontal=np.array([1]))
+    tracer.normalize((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    tracer.flip(horizontal=np.array([1]), vertical=np.array([1]))
+    expected: Any = image
+    for op in tracer.ops:
+        kernel, _ = find_rules().find([op])  # type: ignore[misc]
+        expected = kernel.run(expected, 0)
+    made = tracer.program()
+    crop, flip, *_ = made.ops
+    assert [type(op) for op in made.ops] == [CropOp, FlipOp, ToDtypeOp, NormalizeOp]
+    assert isinstance(crop, CropOp)
+    assert crop.windows.tolist() == [[-2, 8, 30, 20]]
+    assert isinstance(flip, FlipOp)
+    assert flip.flags.tolist() == [[0, 1]]
+    assert np.array_equal(as_array(made.run(image, 0)), as_array(expected))
