@@ -119,6 +119,39 @@ def test_another_size_is_declined_and_odd_targets_are_refused() -> None:
         extension.decode_stage(np.array([[20, 30]]), 2)
 
 
+def test_rows_of_the_target_may_be_apart() -> None:
+    around = np.full((20, 40, 3), 77, np.uint8)
+    assert extension.decode(KINDS["RGB"], around[:, :30])
+    assert np.array_equal(around[:, :30], decode(KINDS["RGB"], (20, 30), 3))
+    assert (around[:, 30:] == 77).all()
+
+
+@pytest.mark.parametrize("size", [(20, 31), (21, 30), (2**40, 2**40), (-20, -30)], ids=str)
+def test_a_stage_takes_memory_for_files_of_its_size_alone(size: tuple[int, int]) -> None:
+    kernels: Any = find_extension()
+    for content in (KINDS["gray"], KINDS["RGB"]):
+        assert kernels.run_stage(extension.decode_stage(np.array([size]), 3), 0, content) is None
+
+
+def test_limits_of_libpng_and_pillow_decline_a_file_before_it_is_decoded() -> None:
+    head, data, end = split(KINDS["gray"])
+    for extra, is_plain in ((0, True), (1, False)):
+        text = make_chunk(b"tEXt", b"Title\0".ljust((1 << 20) + extra, b"a"))
+        assert extension.is_plain(join(head, text, data, end)) == is_plain
+        for at in (8, 12):
+            side = (1_000_000 + extra).to_bytes(4, "big")
+            wide = make_chunk(b"IHDR", head[8:at] + side + head[at + 4 : -4])
+            assert extension.is_plain(join(wide, data, end)) == is_plain
+
+
+def test_odd_values_of_chunks_that_change_no_pixel_are_not_looked_at() -> None:
+    head, data, end = split(KINDS["gray"])
+    odd = make_chunk(b"gAMA", bytes(4)), make_chunk(b"sRGB", b"\x63"), make_chunk(b"sBIT", b"\x63")
+    found = decode(join(head, *odd, data, end), (20, 30), 1)
+    assert found is not None
+    assert np.array_equal(found, decode_with_pillow(join(head, *odd, data, end), "gray"))
+
+
 def test_the_chain_decodes_with_it_first_and_leaves_the_rest_to_pillow() -> None:
     chain, rgb = DecoderChain(AUTO), DecodeOptions("rgb")
     assert chain.find_decoder(KINDS["palette of 16"], rgb) == "libpng"
@@ -161,7 +194,10 @@ def test_16_bits_are_asked_of_a_file_of_8() -> None:
 
 def test_memory_is_freed_whatever_the_file() -> None:
     """A decoder that is not freed keeps 40 KiB."""
-    contents = [KINDS["RGB"], KINDS["RGB"][:-20] + b"1" * 20, KINDS["palette of 4"]]
+    head, data, end = split(KINDS["RGB"])
+    damaged = join(head, make_chunk(b"IDAT", data[8:-12]), end)
+    contents = [KINDS["RGB"], damaged, KINDS["palette of 4"]]
+    assert extension.is_plain(damaged), "libpng finds the damage"
 
     def run(count: int) -> None:
         for n in range(count):
@@ -169,7 +205,7 @@ def test_memory_is_freed_whatever_the_file() -> None:
 
     run(500)
     before = resident_mib()
-    run(4000)
+    run(20000)
     assert resident_mib() - before < 40
 
 

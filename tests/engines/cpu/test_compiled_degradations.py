@@ -156,16 +156,18 @@ def test_all_variants_fill_windows_of_slots(variant: str, dtype: str, layout: st
                 assert torch.equal(batch[row].permute(1, 2, 0), expected)
 
 
-def test_small_numbers_are_rounded_as_torch_rounds_them() -> None:
-    """Those below 2**-14, which float16 holds with fewer bits."""
-    count = 1 << 18
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rare_numbers_are_rounded_as_torch_rounds_them(dtype: str) -> None:
+    """Those below 2**-14, which float16 holds with fewer bits, and those half-way in bfloat16."""
+    count, kind = 1 << 18, getattr(torch, dtype)
     drawn = torch.from_numpy(random_fields.draw_normal(0, count))
     assert int((drawn.abs() < 2.0**-14).sum()) > 5
-    batch = torch.zeros(1, 1, 1, count, dtype=torch.float16)
-    output = batch.numpy(), np.zeros((1, 256), np.float16), None
+    assert ((drawn.view(torch.int32) & 0x1FFFF) == 0x8000).any()
+    batch = torch.zeros(1, 1, 1, count, dtype=kind)
+    output = view_as_array(batch), np.zeros((1, 256), np.int16), None
     stage = extension.noise_window_stage(np.array([[0, 0, 1, count]]), SEEDS[1:2], output)
     assert extension.run_program(stage, [0], [np.zeros((1, 1, 1), np.uint8)]) == []
-    assert torch.equal(batch[0, 0, 0], drawn.half())
+    assert torch.equal(batch[0, 0, 0], drawn.to(kind))
 
 
 def test_windows_that_take_no_noise_are_left_to_python() -> None:
