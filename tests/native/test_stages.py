@@ -230,3 +230,13 @@ def test_equal_channels_are_three_for_the_stages_that_follow(name: str, is_packe
             )
             assert np.array_equal(batch[0].transpose(1, 2, 0), alone)
     assert np.array_equal(image, before)
+
+
+def test_a_gray_image_in_colour_takes_values_of_each_channel() -> None:
+    """Its three channels are one plane, which nothing may change in place."""
+    image, window = picture(20, 30), np.array([[3, 4, 5, 6]])
+    erase = kernels.erase_stage(window, bytes([9, 100, 200]))
+    expected = np.asarray(change(image, [("gray",)])).copy()
+    expected[3:8, 4:10] = 9, 100, 200
+    made = kernels.run_stage(kernels.program((create_stage([("gray",)]), erase)), 0, image)
+    assert np.array_equal(np.asarray(made), expected)
