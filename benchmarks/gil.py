@@ -1,10 +1,11 @@
 """How long the interpreter's lock is held for each image, by pipeline, and the rate at which one
 process stops to scale.
 
-    # about 3 minutes, with nothing beside it; writes benchmarks/results/gil.json, from which
+    # about 5 minutes, with nothing beside it; writes benchmarks/results/gil.json, from which
     # benchmarks/performance_tables.py writes the table in docs/performance.md
     python benchmarks/gil.py
     python benchmarks/gil.py --only simclr  # one pipeline; writes gil.simclr.json
+    python benchmarks/gil.py --batch-size 32  # writes gil.batch-32.json
     python benchmarks/gil.py --quick  # a check that it runs
     # one pipeline, one process, one line of JSON
     python benchmarks/gil.py --one cpu simclr
@@ -100,7 +101,8 @@ def main() -> None:
         result[name] = found = harness.fresh(__file__, "--one", arguments.engine, name, *options)
         print(describe(name, found), flush=True)
     engine = None if arguments.engine == "cpu" else arguments.engine
-    parts = ["gil", engine, arguments.only]
+    size = arguments.batch_size
+    parts = ["gil", engine, arguments.only, None if size == _BATCH_SIZE else f"batch-{size}"]
     path = harness.write(".".join(filter(None, parts)), {"pipelines": result}, arguments)
     print(f"written to {path}")
 

@@ -34,7 +34,7 @@ def test_the_table_of_the_lock_has_a_row_for_each_pipeline() -> None:
     import performance_tables
 
     result = json.loads((harness.REPOSITORY / "benchmarks/results/gil.json").read_text())
-    rows = performance_tables.write_lock(result).splitlines()[2:]
+    rows = performance_tables.write_lock(result, result).splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == [f"| `{n}`" for n in result["pipelines"]]
 
 
