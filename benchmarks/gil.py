@@ -15,10 +15,10 @@ random moments, whether the lock is held. It reads the flag of the lock, and nev
 The share of the looks at which it is held, times the time an image, are the microseconds. A thread
 that holds the lock and waits for a core counts too. So while another process takes the cores, the
 lock seems to be held several times as long: therefore the share is the median of those of five
-spans of time. `others_cores` is how many cores other processes kept busy. The error that is stated
-is two standard deviations of the share, if the looks are independent. What the loop over the
-batches does itself is counted too, and the start of an epoch, here every 1000 images. CPU time is
-that of the process, without the probe's.
+spans of time, each as long as four batches or longer. `others_cores` is how many cores other
+processes kept busy. The error that is stated is two standard deviations of the share, if the looks
+are independent. What the loop over the batches does itself is counted too, and the start of an
+epoch, here every 1000 images. CPU time is that of the process, without the probe's.
 
 The model: a process with N cores makes min(N / CPU time, 1 / lock time) images a second.
 """
@@ -65,7 +65,7 @@ _BATCH_SIZE = 128
 _PERIOD_NS = 50_000
 _MODEL_CORES = (1, 8, 32, 96)
 _WARM_SECONDS = 1.0
-_SPANS = 5
+_SPANS, _BATCHES_IN_A_SPAN = 5, 4
 
 
 class Counts(NamedTuple):
@@ -135,7 +135,10 @@ def one(engine: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]
         while time.perf_counter() - started < _WARM_SECONDS:
             for _ in loader:
                 pass
-        return measure(loader, probe, arguments.seconds)
+        started = time.perf_counter()
+        batches = sum(1 for _ in loader)
+        least = _SPANS * _BATCHES_IN_A_SPAN * (time.perf_counter() - started) / batches
+        return measure(loader, probe, max(arguments.seconds, least))
 
 
 def _pipeline(name: str, arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
