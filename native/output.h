@@ -133,7 +133,8 @@ class Slot : public Target {
   // The memory of the values.
   Image as_image() const {
     const bool is_planar = !is_interleaved && channels > 1;
-    return {values, row, height, width, channels, item_size, true, is_planar ? plane : Image::kInterleaved};
+    const int64_t between = is_planar ? plane : Image::kInterleaved;
+    return {values, row, height, width, channels, item_size, true, between};
   }
 
   // Reads the mean and the standard deviation of each of up to three channels of floats. Returns

@@ -16,8 +16,8 @@ bool can_all_run(const std::vector<InnerStage>& parts, int row) {
   return true;
 }
 
-// Runs stages one after the other.
-class Program : public Stage {
+// Is made of stages.
+class Composite : public Stage {
  public:
   bool read(PyObject* arguments) override {
     PyObject* stages;
@@ -25,6 +25,13 @@ class Program : public Stage {
            read_parts(stages, &parts_);
   }
 
+ protected:
+  std::vector<InnerStage> parts_;
+};
+
+// Runs stages one after the other.
+class Program : public Composite {
+ public:
   bool run(int row, Image* image, Arena& arena) const override {
     for (const InnerStage& part : parts_) {
       if (!part->takes_changes()) make_changes(image, arena);
@@ -37,20 +44,11 @@ class Program : public Stage {
   bool can_run(int row) const override { return can_all_run(parts_, row); }
 
   bool takes_planes() const override { return true; }
-
- private:
-  std::vector<InnerStage> parts_;
 };
 
 // Runs the first of several stages that can do the sample.
-class FirstStage : public Stage {
+class FirstStage : public Composite {
  public:
-  bool read(PyObject* arguments) override {
-    PyObject* stages;
-    return PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &stages) &&
-           read_parts(stages, &parts_);
-  }
-
   bool run(int row, Image* image, Arena& arena) const override {
     const Arena::Mark mark = arena.mark();
     for (const InnerStage& part : parts_) {
@@ -70,9 +68,6 @@ class FirstStage : public Stage {
       if (part->can_run(row)) return true;
     return false;
   }
-
- private:
-  std::vector<InnerStage> parts_;
 };
 
 // Cuts out a window. Copies nothing.

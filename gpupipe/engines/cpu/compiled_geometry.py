@@ -41,7 +41,7 @@ from gpupipe.runtime.installation import find_extension
 _extension = find_extension()
 
 _Values = tuple[torch.dtype, Array | None, NDArray[np.float32] | None]
-"""The dtype of the batch, and the table and the coefficients of a StageOutput."""
+"""What delivery needs: the dtype of the batch, and the table and coefficients of a StageOutput."""
 _NOISE = {getattr(torch, name): name for name in ("float32", "float16", "bfloat16")}
 """The dtypes of batches that the extension writes noise to."""
 
