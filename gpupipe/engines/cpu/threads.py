@@ -16,7 +16,7 @@ _Item = TypeVar("_Item")
 _Queue = SimpleQueue[Callable[[], None] | None]
 """Of functions that the threads call; None ends a thread. A ThreadPoolExecutor, with its Future and
 its semaphore for each function, holds the GIL ten times as long."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 """Options of glibc's mallopt(3)."""
 _MAX_KEPT = 128 << 20
 """Bytes that a thread may keep unused at the end of its heap. Blocks of a quarter and more are
@@ -130,7 +130,12 @@ def _keep_memory() -> None:
 
     The float32 temporaries of one image are some MiB. By default, glibc returns them when they are
     freed, and the system clears each page again at its next use: 1,760 pages for 7 MB.
+
+    The memory of a thread consists of heaps of 64 MiB. glibc returns a heap that is unused as a
+    whole, unless less than the padding is unused at the end of the heap before it. So the padding
+    is as large as the largest block: where a block no longer fits, at most that much is left.
     """
     if mallopt := find_c_function("mallopt"):
         mallopt(_M_MMAP_THRESHOLD, _MAX_KEPT // 4)
         mallopt(_M_TRIM_THRESHOLD, _MAX_KEPT)
+        mallopt(_M_TOP_PAD, _MAX_KEPT // 4)

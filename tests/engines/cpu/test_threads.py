@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from gpupipe.engines.cpu.threads import ThreadPool
 from helpers import forked_python
@@ -91,11 +92,17 @@ started.wait()
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone has it")
-def test_freed_memory_is_used_again_without_a_fault_for_each_page() -> None:
-    """Three arrays of 1,700 pages, as the float32 temporaries of an image are."""
+@pytest.mark.parametrize("others", [0, 46, 54])
+def test_freed_memory_is_used_again_without_a_fault_for_each_page(others: int) -> None:
+    """Three arrays of 1,700 pages, as the float32 temporaries of an image are.
+
+    Beside `others` MiB that the thread holds, which may end near the end of a heap of 64 MiB.
+    """
     faults: list[int] = []
+    held: list[NDArray[np.float32]] = []
 
     def allocate(item: int) -> None:
+        held.extend(np.ones(1 << 18, np.float32) for _ in range(others - len(held)))
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
         _ = [np.ones(7_000_000 // 4, np.float32) for _ in range(3)]
         del _
