@@ -14,11 +14,12 @@ Method: the loader runs with one thread, torch too, and a thread of C looks abou
 random moments, whether the lock is held. It reads the flag of the lock, and never takes the lock.
 The share of the looks at which it is held, times the time an image, are the microseconds. A thread
 that holds the lock and waits for a core counts too. So while another process takes the cores, the
-lock seems to be held several times as long: therefore the share is the median of those of five
-spans of time, each as long as four batches or longer. `others_cores` is how many cores other
-processes kept busy. The error that is stated is two standard deviations of the share, if the looks
-are independent. What the loop over the batches does itself is counted too, and the start of an
-epoch, here every 1000 images. CPU time is that of the process, without the probe's.
+lock seems to be held several times as long: therefore the microseconds are the median of those of
+five spans of time. A span ends with a batch, and is as long as four batches or longer.
+`others_cores` is how many cores other processes kept busy. The error that is stated is two standard
+deviations of the share, if the looks are independent. What the loop over the batches does itself is
+counted too, and the start of an epoch, here every 1000 images. CPU time is that of the process,
+without the probe's, also as the median of the spans.
 
 The model: a process with N cores makes min(N / CPU time, 1 / lock time) images a second.
 """
@@ -32,7 +33,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -80,11 +81,72 @@ class Counts(NamedTuple):
         return self.held / self.looks
 
 
-def find_share(spans: Sequence[Counts]) -> tuple[float, float]:
-    """Return the median of the shares of several spans, and two standard deviations of a share."""
-    share = median(span.share for span in spans)
-    looks = sum(span.looks for span in spans)
-    return share, 2 * math.sqrt(share * (1 - share) / looks)
+class Span(NamedTuple):
+    """What was counted in a span of time.
+
+    Attributes:
+        looks: How often the probe looked.
+        held: How often the lock was held then.
+        images: How many images the loader made.
+        seconds: How long it took.
+        cpu_seconds: CPU time of the process, with the probe's.
+    """
+
+    looks: int
+    held: int
+    images: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def lock_us(self) -> float:
+        """Microseconds an image for which the lock was held."""
+        return 1e6 * self.held / self.looks * self.seconds / self.images
+
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds an image of CPU time."""
+        return 1e6 * self.cpu_seconds / self.images
+
+
+class Probe:
+    """Looks at the interpreter's lock.
+
+    Args:
+        function: probe_lock of lock_probe.c.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._looks, self._held, self._is_over = (ctypes.c_int64() for _ in range(3))
+
+    def __call__(self, seconds: float) -> Counts:
+        """Look for so many seconds, or until `stop`; return the counts. Call it once."""
+        references = map(ctypes.byref, (self._looks, self._held, self._is_over))
+        self._function(seconds, _PERIOD_NS, *references)
+        return self.counts
+
+    @property
+    def counts(self) -> Counts:
+        """What is counted so far."""
+        held = self._held.value
+        return Counts(self._looks.value, held)
+
+    def stop(self) -> None:
+        """End the call."""
+        self._is_over.value = 1
+
+
+def find_lock(spans: Sequence[Span]) -> tuple[float, float]:
+    """Return the microseconds an image, the median of spans, and two standard deviations."""
+    total = _sum(spans)
+    share = median(span.held / span.looks for span in spans)
+    error = 2 * math.sqrt(share * (1 - share) / total.looks)
+    return median(span.lock_us for span in spans), 1e6 * error * total.seconds / total.images
+
+
+def _sum(spans: Sequence[Span]) -> Span:
+    return Span(*map(sum, zip(*spans, strict=True)))
 
 
 def main() -> None:
@@ -164,41 +226,45 @@ def _find_annotated(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return {"source": "coco", "root": str(root), "annotations": str(file)}
 
 
-def measure(loader: Any, probe: Callable[[float], Counts], seconds: float) -> dict[str, Any]:
-    """Run epochs while the probe runs; return microseconds an image, with the error.
-
-    The last epoch runs on after the probe: its images count up to the probe's end.
-    """
-    spans: list[Counts] = []
+def measure(loader: Any, probe: Probe, seconds: float) -> dict[str, Any]:
+    """Run epochs while the probe looks; return microseconds an image, with the error."""
     probes_own: list[float] = []
 
     def run_probe() -> None:
-        spans.extend(probe(seconds / _SPANS) for _ in range(_SPANS))
+        probe(math.inf)
         probes_own.append(time.thread_time())
 
+    def read() -> Span:
+        return Span(*probe.counts, images, time.perf_counter(), time.process_time())
+
+    images, spans, others = 0, list[Span](), measuring.cores_cpu_seconds()
     thread = threading.Thread(target=run_probe)
-    images, used, cores = 0, time.process_time(), measuring.cores_cpu_seconds()
-    started = time.perf_counter()
     thread.start()
-    while thread.is_alive():
+    begin = read()
+    while len(spans) < _SPANS:
         for batch in loader:
             images += count(batch)
-            if not thread.is_alive():
+            if time.perf_counter() - begin.seconds < seconds / _SPANS:
+                continue
+            end = read()
+            spans.append(Span(*(new - old for new, old in zip(end, begin, strict=True))))
+            begin = end
+            if len(spans) == _SPANS:
                 break
+    probe.stop()
     thread.join()
-    wall, used = time.perf_counter() - started, time.process_time() - used
-    cores = measuring.cores_cpu_seconds() - cores
-    share, error = find_share(spans)
-    microseconds = 1e6 * wall / images
-    lock, cpu_time = share * microseconds, 1e6 * (used - sum(probes_own)) / images
+    total = _sum(spans)
+    others = measuring.cores_cpu_seconds() - others - total.cpu_seconds
+    lock, error = find_lock(spans)
+    cpu_time = median(span.cpu_us for span in spans) - 1e6 * probes_own[0] / total.images
     return {
         "lock_us": lock,
-        "lock_error_us": error * microseconds,
+        "lock_error_us": error,
         "cpu_us": cpu_time,
-        "images": images,
-        "looks": sum(span.looks for span in spans),
-        "shares": [span.share for span in spans],
-        "others_cores": max(0.0, cores - used) / wall,
+        "images": total.images,
+        "looks": total.looks,
+        "spans": [span.lock_us for span in spans],
+        "others_cores": max(0.0, others) / total.seconds,
         "model_rates": {n: 1e6 * min(n / cpu_time, 1 / lock) for n in _MODEL_CORES},
     }
 
@@ -210,11 +276,8 @@ def count(batch: Any) -> int:
     return len(batch[0])
 
 
-def load_probe(data: Path) -> Callable[[float], Counts]:
+def load_probe(data: Path) -> Probe:
     """Compile lock_probe.c in the folder of made data.
-
-    Returns:
-        A function that looks at the lock for so many seconds.
     """
     source = Path(__file__).with_name("lock_probe.c")
     library = data / f"lock_probe-{sys.version_info[1]}-{source.stat().st_mtime_ns}.so"
@@ -224,15 +287,9 @@ def load_probe(data: Path) -> Callable[[float], Counts]:
         command = ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", include, str(source), "-o"]
         subprocess.run([*command, str(library)], check=True)
     function = ctypes.CDLL(str(library)).probe_lock
-    function.argtypes = [ctypes.c_double, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+    function.argtypes = [ctypes.c_double, ctypes.c_int64, *[ctypes.c_void_p] * 3]
     function.restype = None
-
-    def probe(seconds: float) -> Counts:
-        looks, held = ctypes.c_int64(), ctypes.c_int64()
-        function(seconds, _PERIOD_NS, ctypes.byref(looks), ctypes.byref(held))
-        return Counts(looks.value, held.value)
-
-    return probe
+    return Probe(function)
 
 
 def find_goal(name: str) -> float:

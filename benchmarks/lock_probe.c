@@ -21,10 +21,13 @@ static int is_held(void) {
   return *(const volatile int*)flag == 1;
 }
 
-// Looks at the lock about every `period_ns`, at random moments, for so many seconds. It sleeps in
-// between, so that it takes no core from the threads of the loader.
+// Looks at the lock about every `period_ns`, at random moments, for so many seconds or until
+// `is_over` is not 0. It sleeps in between, so that it takes no core from the threads of the loader.
+// Others may read `looks` and `held` meanwhile.
 __attribute__((visibility("default"))) void probe_lock(double seconds, int64_t period_ns,
-                                                       int64_t* looks, int64_t* held) {
+                                                       volatile int64_t* looks,
+                                                       volatile int64_t* held,
+                                                       const volatile int64_t* is_over) {
   uint64_t state = 88172645463325252ull;
   struct timespec begin, now;
   prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
@@ -34,9 +37,9 @@ __attribute__((visibility("default"))) void probe_lock(double seconds, int64_t p
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;  // xorshift64
     const struct timespec pause = {0, period_ns / 2 + (long)(state % (uint64_t)period_ns)};
     nanosleep(&pause, 0);
-    ++*looks;
     *held += is_held();
+    *looks += 1;
     clock_gettime(CLOCK_MONOTONIC, &now);
-  } while ((double)(now.tv_sec - begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - begin.tv_nsec) <
+  } while (!*is_over && (double)(now.tv_sec - begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - begin.tv_nsec) <
            seconds);
 }

@@ -3,6 +3,8 @@
 import ctypes
 import shutil
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +60,37 @@ def test_a_thread_that_waits_does_not(probe: Any) -> None:
 def test_a_moment_in_which_a_thread_waits_for_a_core_does_not_count() -> None:
     import gil
 
-    quiet = [gil.Counts(1000, held) for held in (20, 21, 22, 23)]
-    share, error = gil.find_share([*quiet, gil.Counts(1000, 600)])
-    assert share == 0.022
-    assert 0.002 < error < 0.006
+    quiet = [gil.Span(1000, held, 500, 1.0, 1.0) for held in (20, 21, 22, 23)]
+    lock, error = gil.find_lock([*quiet, gil.Span(1000, 600, 500, 1.0, 1.0)])
+    assert lock == pytest.approx(44.0)
+    assert 4 < error < 12
+
+
+def test_a_span_in_which_new_memory_is_cleared_counts_as_others() -> None:
+    """The system clears it while the lock is free: fewer images, and a smaller share."""
+    import gil
+
+    usual = gil.Span(1000, 20, 500, 1.0, 1.0)
+    assert gil.Span(3000, 20, 500, 3.0, 3.0).lock_us == pytest.approx(usual.lock_us)
+
+
+def test_an_epoch_is_measured_in_spans_that_end_with_a_batch(probe: Any) -> None:
+    import gil
+
+    class Loader:
+        """Batches of four images, without an end."""
+
+        def __iter__(self) -> Iterator[dict[str, list[int]]]:
+            while True:
+                time.sleep(0.001)
+                yield {"image": [0] * 4}
+
+    found = gil.measure(Loader(), probe, 0.2)
+    assert len(found["spans"]) == 5
+    assert found["images"] % 4 == 0
+    assert found["images"] >= 20
+    assert found["looks"] > 10
+    assert found["lock_us"] > 0
 
 
 def test_the_goal_is_that_of_the_pipeline() -> None:
