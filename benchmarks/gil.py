@@ -277,8 +277,7 @@ def count(batch: Any) -> int:
 
 
 def load_probe(data: Path) -> Probe:
-    """Compile lock_probe.c in the folder of made data.
-    """
+    """Compile lock_probe.c in the folder of made data."""
     source = Path(__file__).with_name("lock_probe.c")
     library = data / f"lock_probe-{sys.version_info[1]}-{source.stat().st_mtime_ns}.so"
     if not library.exists():

@@ -152,10 +152,11 @@ class NoiseWindowStage : public Stage {
   // Finds out which dtype of 16 bits the output has, if it has one.
   bool read_dtype(PyObject* output) {
     PyObject* const batch = PyTuple_GetItem(output, 0);
+    PyObject* const one = PyTuple_Check(batch)  ? PyTuple_GetItem(batch, 0)
+                          : PyList_Check(batch) ? PyList_GetItem(batch, 0)
+                                                : batch;
     Buffer part;
-    if (!part.open(PyList_Check(batch) ? PyList_GetItem(batch, 0) : batch,
-                   PyBUF_STRIDES | PyBUF_FORMAT))
-      return false;
+    if (!part.open(one, PyBUF_STRIDES | PyBUF_FORMAT)) return false;
     is_float16_ = part.has_format("e");
     return part.has_format("feh") || refuse("the output is not of float32, float16 or bfloat16");
   }

@@ -1,262 +1,43 @@
 // Where a kernel writes: the slots of a batch, with a conversion of the values, or an image.
 #pragma once
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-#include <algorithm>
-#include <atomic>
 #include <deque>
 #include <optional>
 #include <vector>
 
-#include "channels.h"
-#include "stage.h"
+#include "slot.h"
 
 namespace gpupipe {
 
-extern std::atomic<const Variant*> g_variant;  // that stages created from now on run
-
-// Makes values that were stored past the cache visible before whatever this thread stores next.
-inline void order_stores() {
-#if defined(__x86_64__)
-  _mm_sfence();
-#endif
-}
-
-// Where the values of pixels go: planes, or interleaved. Strides are in bytes.
-struct Target {
-  uint8_t* values;
-  Py_ssize_t plane, row;
-  int item_size, height, width, channels;
-  bool is_interleaved;
-};
-
-// Reads the target of the first sample of a batch (B, C, H, W).
-inline bool read_target(const Buffer& buffer, Target* target) {
-  const Py_ssize_t size = buffer.item_size(), pixel = buffer.stride(3);
-  const Py_ssize_t channels = buffer.side(1);
-  if (channels < 1 || channels > kMaxChannels)
-    return refuse("the target is not (B, C, H, W) of 1 to 4 channels");
-  if (buffer.side(2) < 1 || buffer.side(3) < 1 || buffer.side(2) > kMaxSide ||
-      buffer.side(3) > kMaxSide)
-    return refuse("the target is empty or too large");
-  if (size != 1 && size != 2 && size != 4 && size != 8)
-    return refuse("the values of the target do not have 1, 2, 4 or 8 bytes");
-  if ((reinterpret_cast<uintptr_t>(buffer.bytes()) | buffer.stride(0) | buffer.stride(1) |
-       buffer.stride(2)) % size)
-    return refuse("the values of the target are not aligned");
-  const bool is_interleaved =
-      channels > 1 && buffer.stride(1) == size && pixel == channels * size;
-  if (!is_interleaved && pixel != size && buffer.side(3) > 1)
-    return refuse("the rows of the target are not packed");
-  *target = {buffer.bytes(),      buffer.stride(1),     buffer.stride(2), int(size),
-             int(buffer.side(2)), int(buffer.side(3)), int(channels),     is_interleaved};
-  return true;
-}
-
-// The conversions of a target: one for each plane, or one for all channels.
-struct Conversions {
-  Buffer table, factors;
-  Conversion parts[kMaxChannels];
-  bool is_float = false;  // of floats, else of levels
-
-  // Values that stay as they are.
-  explicit Conversions(int item_size = 1) : is_float(item_size == sizeof(float)) {
-    for (Conversion& part : parts) part = {{}, item_size, 1, true, false, true, {}, {}, {}};
-  }
-
-  bool read(PyObject* table_object, PyObject* factors_object, const Target& target) {
-    const bool has_table = table_object != Py_None, has_factors = factors_object != Py_None;
-    const int channels = target.channels;
-    if (has_table && !(table.open(table_object, PyBUF_SIMPLE, "the table", 2) &&
-                       table.is_packed(channels * 256, target.item_size)))
-      return PyErr_Occurred() ? false : refuse("the table is not (C, 256) of the target's dtype");
-    is_float = !has_table && target.item_size == sizeof(float);
-    if (!has_table && !is_float && target.item_size != 1)
-      return refuse("a target of numbers that are not float32 needs a table");
-    if (has_factors && !(factors.open(factors_object, PyBUF_SIMPLE, "the factors", 2) &&
-                         factors.is_packed(3 * channels, sizeof(float))))
-      return PyErr_Occurred() ? false : refuse("the factors are not (3, C) of float32");
-    const bool can_be_linear = target.item_size == 2 || target.item_size == 4;
-    for (int c = 0; c < channels; ++c) {
-      Conversion& part = parts[c];
-      part.item_size = target.item_size;
-      part.channels = target.is_interleaved ? channels : 1;
-      part.is_identity = !has_table && !(is_float && has_factors);
-      part.is_linear = has_factors && can_be_linear;
-      part.is_scaling = true;
-      for (int k = 0; k < channels; ++k) {
-        const int channel = target.is_interleaved ? k : c;
-        part.table[k] = has_table ? table.bytes() + channel * 256 * target.item_size : nullptr;
-      }
-      for (int n = 0; part.is_linear && n < kFactors; ++n) {
-        const float* own = reinterpret_cast<const float*>(factors.bytes());
-        own += target.is_interleaved ? n % channels : c;
-        part.scale[n] = own[0], part.mean[n] = own[channels], part.std[n] = own[2 * channels];
-        part.is_scaling = part.is_scaling && part.mean[n] == 0 && part.std[n] == 1;
-      }
+// [height, width] of the results, (rows, 2).
+class RowSizes : public RowValues<int64_t> {
+ public:
+  bool open(PyObject* object, const char* name) {
+    if (!RowValues<int64_t>::open(object, name, 2)) return false;
+    for (Py_ssize_t n = 0; n < 2 * rows(); ++n) {
+      const int64_t side = (*this)[0][n];
+      if (side < 1 || side > kMaxSide) return refuse("a size is empty or too large");
     }
     return true;
   }
-};
-
-// `count` rows of an image of some width, which follow each other in each plane, and of interleaved
-// pixels.
-class Rows {
- public:
-  Rows(Arena& arena, const Image& image, int width, int count = 1) {
-    const size_t values = size_t(width) * size_t(count) + kPadding;
-    const size_t size = values * size_t(image.item_size);
-    for (uint8_t*& plane : planes) plane = arena.take(size);
-    pixels = arena.take(size * size_t(image.channels));
-  }
-  uint8_t* planes[kMaxChannels];
-  uint8_t* pixels;
-};
-
-// Where the result for one sample goes, and how its values are converted.
-class Slot : public Target {
- public:
-  Slot(const Target& target, const Conversions& conversions)
-      : Target(target), conversions_(&conversions) {}
-
-  // Writes the values to an image as they are.
-  explicit Slot(const Image& image)
-      : Slot({image.pixels, image.item_size, Py_ssize_t(image.stride), image.item_size,
-              image.height, image.width, image.channels, true},
-             copy_values(image.item_size)) {
-    is_batch_ = false;
-  }
-
-  // The memory of the values.
-  Image as_image() const {
-    const bool is_planar = !is_interleaved && channels > 1;
-    const int64_t between = is_planar ? plane : Image::kInterleaved;
-    return {values, row, height, width, channels, item_size, true, between};
-  }
-
-  // Reads the mean and the standard deviation of each of up to three channels of floats. Returns
-  // false if values stay as they are.
-  bool read_normalization(FloatChange* change) const {
-    if (conversions_->parts[0].is_identity) return false;
-    for (int c = 0; c < std::min(channels, kChannels); ++c) {
-      const Conversion& part = conversions_->parts[is_interleaved ? 0 : c];
-      change->low[c] = part.mean[is_interleaved ? c : 0];
-      change->range[c] = part.std[is_interleaved ? c : 0];
-    }
-    return true;
-  }
-
-  // Whether values are written past the cache.
-  bool is_streamed() const { return conversions_->is_float && is_batch_; }
-
-  // How many rows of planes are converted at once: those that follow each other without a gap, as
-  // far as their levels fit the cache of the first level: 3 planes of 4096 bytes are 12 of its 32
-  // KiB or more. Rows that begin and end in the middle of a cache line are slower: there should be
-  // few of them.
-  int count_rows_at_once() const {
-    const bool is_packed = row == Py_ssize_t{width} * item_size;
-    return is_packed && !is_interleaved ? std::max(1, 4096 / width) : 1;
-  }
-
-  // Converts `count` values of channel c, and writes them from the beginning of row n on.
-  void write_plane(const Variant& variant, const uint8_t* from, int c, int n,
-                   int64_t count) const {
-    convert(variant, from, values + c * plane + n * row, count, conversions_->parts[c]);
-  }
-
-  // Writes planes to `count` rows from row n on; to one row if the target is interleaved.
-  void write_planes(const Variant& variant, const uint8_t* const planes[], const Rows& rows, int n,
-                    int count) const {
-    if (is_interleaved) {
-      const bool is_copy = conversions_->parts[0].is_identity && !is_streamed();
-      uint8_t* const to = is_copy ? values + n * row : rows.pixels;
-      merge_row(variant, planes, to, channels, source_size(), width);
-      if (is_copy) return;
-      write_pixels(variant, rows.pixels, rows, n);
-      return;
-    }
-    for (int c = 0; c < channels; ++c)
-      write_plane(variant, planes[c], c, n, int64_t{width} * count);
-  }
-
-  // Writes interleaved pixels to row n, the last one first if `is_reversed`.
-  void write_pixels(const Variant& variant, const uint8_t* pixels, const Rows& rows, int n,
-                    bool is_reversed = false) const {
-    uint8_t* const to = values + n * row;
-    const bool is_copy = conversions_->parts[0].is_identity && !is_streamed();
-    if (!is_interleaved && channels > 1) {
-      uint8_t* planes[kMaxChannels];
-      for (int c = 0; c < channels; ++c) planes[c] = is_copy ? to + c * plane : rows.planes[c];
-      split_row(variant, pixels, planes, channels, source_size(), width, is_reversed);
-      if (!is_copy) write_planes(variant, planes, rows, n, 1);
-      return;
-    }
-    if (is_reversed) {
-      uint8_t* const turned = is_copy ? to : rows.pixels;
-      reverse_row(variant, pixels, turned, channels * source_size(), width);
-      if (is_copy) return;
-      pixels = turned;
-    }
-    convert(variant, pixels, to, int64_t{width} * channels, conversions_->parts[0]);
-  }
-
-  // Writes the first row of an image, of interleaved pixels or planes, as write_pixels does.
-  void write_row(const Variant& variant, const Image& image, const Rows& rows, int n,
-                 bool is_reversed) const {
-    if (!image.has_planes()) {
-      write_pixels(variant, image.pixels, rows, n, is_reversed);
-      return;
-    }
-    const uint8_t* planes[kMaxChannels];
-    for (int c = 0; c < image.channels; ++c) {
-      planes[c] = image.pixels + c * image.plane;
-      if (!is_reversed) continue;
-      reverse_row(variant, planes[c], rows.planes[c], image.item_size, image.width);
-      planes[c] = rows.planes[c];
-    }
-    write_planes(variant, planes, rows, n, 1);
-  }
-
- private:
-  static const Conversions& copy_values(int item_size) {
-    static const Conversions levels(1), floats(sizeof(float));
-    return item_size == 1 ? levels : floats;
-  }
-
-  // Bytes of a value before it is converted.
-  int source_size() const { return conversions_->is_float ? int(sizeof(float)) : 1; }
-
-  void convert(const Variant& variant, const uint8_t* from, uint8_t* to, int64_t count,
-               const Conversion& k) const {
-    if (k.is_identity && is_streamed())
-      variant.floats->stream(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to),
-                             count);
-    else if (k.is_identity)
-      std::memcpy(to, from, size_t(count * k.item_size));
-    else if (conversions_->is_float)
-      variant.floats->normalize(reinterpret_cast<const float*>(from),
-                                reinterpret_cast<float*>(to), count, k);
-    else
-      variant.convert(from, to, count, k);
-  }
-
-  const Conversions* conversions_;
-  bool is_batch_ = true;
 };
 
 // The slots of a batch. Python passes (batch, table, factors, windows, value): after a sample is
 // written, its window is set to the value. Windows and value are None if nothing is erased. The
-// batch is (B, C, H, W), or a list of such parts, each of a size of its own.
+// batch is one of
+//   (B, C, H, W)
+//   [part, ...]                               such parts, each of a size of its own
+//   ((B, C, H, W), sizes, C, is_interleaved)  images of these sizes, with zeros beyond their ends
+//   ((values,), sizes, C, is_interleaved)     one image after the other
 class Output {
  public:
   bool read(PyObject* tuple) {
     PyObject *batch, *table, *factors, *windows = Py_None, *value = Py_None;
     if (!PyTuple_Check(tuple)) return refuse("the output is no tuple");
     return PyArg_ParseTuple(tuple, "OOO|OO", &batch, &table, &factors, &windows, &value) &&
-           (PyList_Check(batch) ? read_each(batch) : read_batch(batch)) &&
+           (PyTuple_Check(batch)  ? read_unequal(batch)
+            : PyList_Check(batch) ? read_each(batch)
+                                  : read_batch(batch)) &&
            conversions_.read(table, factors, first_) && read_erase(windows, value);
   }
 
@@ -277,9 +58,14 @@ class Output {
     return slot;
   }
 
-  // Sets the window of a sample to the value, after the sample was written.
+  // After a sample was written, sets its window to the value, and what pads it to zero.
+  void finish(int row, const Slot& slot) const {
+    if (has_windows_) erase(row, slot);
+    if (is_padded_) clear_border(slot);
+  }
+
+ private:
   void erase(int row, const Slot& slot) const {
-    if (!has_windows_) return;
     const int64_t* w = windows_[row];
     const int64_t top = std::clamp<int64_t>(w[0], 0, slot.height);
     const int64_t left = std::clamp<int64_t>(w[1], 0, slot.width);
@@ -303,9 +89,71 @@ class Output {
     if (slot.item_size == 8) set(uint64_t{});
   }
 
- private:
+  void clear_border(const Slot& slot) const {
+    const size_t width = size_t(slot.width) * size_t(slot.item_size);
+    for (int c = 0; c < slot.channels; ++c) {
+      uint8_t* const plane = slot.values + c * slot.plane;
+      if (width < size_t(slot.row))
+        for (int y = 0; y < slot.height; ++y)
+          std::memset(plane + y * slot.row + width, 0, size_t(slot.row) - width);
+      std::memset(plane + slot.height * slot.row, 0,
+                  size_t(first_.height - slot.height) * size_t(slot.row));
+    }
+  }
+
   bool read_batch(PyObject* batch) {
     return batch_.open(batch, PyBUF_WRITABLE, "the target", 4) && read_target(batch_, &first_);
+  }
+
+  bool read_unequal(PyObject* tuple) {
+    PyObject *values, *size_array;
+    int channels, is_interleaved;
+    RowSizes sizes;
+    if (!PyArg_ParseTuple(tuple, "OOip", &values, &size_array, &channels, &is_interleaved) ||
+        !sizes.open(size_array, "the sizes of the target") ||
+        !batch_.open(values, PyBUF_WRITABLE | PyBUF_STRIDES))
+      return false;
+    if (!sizes.rows()) return refuse("the target has no samples");
+    is_padded_ = batch_.axes() == 4;
+    if (!is_padded_ && batch_.axes() != 1) return refuse("the target has neither 1 nor 4 axes");
+    return is_padded_ ? read_padded(sizes) : read_flat(sizes, channels, is_interleaved);
+  }
+
+  bool read_padded(const RowSizes& sizes) {
+    if (!read_target(batch_, &first_)) return false;
+    if (batch_.side(0) != sizes.rows() || first_.is_interleaved ||
+        first_.row != Py_ssize_t{first_.width} * first_.item_size ||
+        first_.plane < first_.height * first_.row)
+      return refuse("the padded target is not (B, C, H, W) of planes in packed rows");
+    for (Py_ssize_t n = 0; n < sizes.rows(); ++n) {
+      Target& target = targets_.emplace_back(first_);
+      target.values += n * batch_.stride(0);
+      target.height = int(sizes[n][0]), target.width = int(sizes[n][1]);
+      if (target.height > first_.height || target.width > first_.width)
+        return refuse("a size is beyond the padded target");
+    }
+    return true;
+  }
+
+  bool read_flat(const RowSizes& sizes, int channels, bool is_interleaved) {
+    if (channels < 1 || channels > kMaxChannels)
+      return refuse("the target is not of 1 to 4 channels");
+    is_interleaved = is_interleaved && channels > 1;
+    const Py_ssize_t item = batch_.item_size();
+    if (item != 1 && item != 2 && item != 4 && item != 8)
+      return refuse("the values of the target do not have 1, 2, 4 or 8 bytes");
+    Py_ssize_t begin = 0;
+    for (Py_ssize_t n = 0; n < sizes.rows(); ++n) {
+      const Py_ssize_t height = sizes[n][0], width = sizes[n][1];
+      targets_.push_back({batch_.bytes() + begin, is_interleaved ? item : height * width * item,
+                          width * item * (is_interleaved ? channels : 1), int(item), int(height),
+                          int(width), channels, is_interleaved});
+      begin += height * width * channels * item;
+      if (begin > Py_ssize_t(batch_.size())) return refuse("the sizes are beyond the target");
+    }
+    first_ = targets_[0];
+    return batch_.is_packed(begin / item, item) ||
+           refuse("the target is not the values of all samples");
   }
 
   bool read_each(PyObject* list) {
@@ -349,7 +197,7 @@ class Output {
   Target first_;
   Conversions conversions_;
   RowWindows windows_;
-  bool has_windows_ = false;
+  bool has_windows_ = false, is_padded_ = false;
 };
 
 // A stage that writes to the batch if it has an output, else to an image.
@@ -371,7 +219,7 @@ class OutputStage : public Stage {
         slot.width != width)
       return false;
     run_kernel(row, *image, slot, arena);
-    output_->erase(row, slot);
+    output_->finish(row, slot);
     order_stores();
     return true;
   }
@@ -396,19 +244,6 @@ class OutputStage : public Stage {
 
  private:
   std::optional<Output> output_;
-};
-
-// [height, width] of the results, (rows, 2).
-class RowSizes : public RowValues<int64_t> {
- public:
-  bool open(PyObject* object, const char* name) {
-    if (!RowValues<int64_t>::open(object, name, 2)) return false;
-    for (Py_ssize_t n = 0; n < 2 * rows(); ++n) {
-      const int64_t side = (*this)[0][n];
-      if (side < 1 || side > kMaxSide) return refuse("a size is empty or too large");
-    }
-    return true;
-  }
 };
 
 // Whether to flip the image from left to right, and from top to bottom, (rows, 2).

@@ -19,7 +19,7 @@ namespace gpupipe {
 
 // Counts the changes of Stage, Arena, Image, and of what Python calls. Raise it with _ABI in
 // gpupipe/runtime/installation.py, which uses no extension with another number.
-constexpr int kAbi = 23;
+constexpr int kAbi = 24;
 
 constexpr char kStageName[] = "gpupipe.stage";
 

@@ -17,7 +17,9 @@ from gpupipe.runtime.memory import to_device
 from gpupipe.sampling.sampler import Plan
 from gpupipe.sampling.siblings import Siblings
 
-Shapes = Mapping[str, Sequence[tuple[int, ...]]]
+ShapesOfField = Sequence[tuple[int, ...]] | NDArray[np.int64]
+"""The shape of each sample in a batch; an array is (B, axes)."""
+Shapes = Mapping[str, ShapesOfField]
 """The shapes of the delivered samples of a batch, by field."""
 SHAPES = ".shapes"
 """The suffix of the shapes of samples that differ in size; their elements have VALUES."""
@@ -140,9 +142,10 @@ def unflatten(values: torch.Tensor, shapes: torch.Tensor) -> list[torch.Tensor]:
         values: The elements of all samples, (elements,).
         shapes: The shape of each sample, int64 (B, axes), on the CPU.
     """
-    counts = shapes.prod(1).tolist()
-    parts = torch.split(values, counts) if counts else ()
-    return [part.view(*shape) for part, shape in zip(parts, shapes.tolist(), strict=True)]
+    array = shapes.numpy()  # which holds the interpreter's lock for less time than torch
+    counts = array.prod(1).tolist()
+    parts = values.split_with_sizes(counts) if counts else ()
+    return [part.view(shape) for part, shape in zip(parts, array.tolist(), strict=True)]
 
 
 def shapes_as_tensors(shapes: Shapes) -> Batch:
@@ -160,11 +163,11 @@ def check_shapes(shapes: Shapes, plan: Plan, job: Job) -> None:
         job: The job, for the names of fields and samples.
     """
     for name in job.pipeline.outputs:
-        first = shapes[name][0]
-        other = next((i for i, shape in enumerate(shapes[name]) if shape != first), None)
+        every = [tuple(map(int, shape)) for shape in shapes[name]]
+        other = next((i for i, shape in enumerate(every) if shape != every[0]), None)
         if other is not None:
             raise ShapeError(
-                _explain(name, [(int(plan.ids[i]), shapes[name][i]) for i in (0, other)], job)
+                _explain(name, [(int(plan.ids[i]), every[i]) for i in (0, other)], job)
             )
 
 

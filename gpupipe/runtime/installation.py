@@ -34,7 +34,7 @@ _NEEDS = {
     "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
     "_png": "a C++ compiler and libpng 1.6 with its headers",
 }
-_ABI = 23
+_ABI = 24
 """The version of the extensions' interface that this Python code calls: kAbi in native/stage.h."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IN_A_CLONE = "(in a clone of gpupipe)"

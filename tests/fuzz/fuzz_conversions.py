@@ -174,7 +174,8 @@ def draw_misfit(
     elif kind == 2:
         rows = np.zeros((batch, height, width, 3), target.dtype)
         wrong = [rows.transpose(0, 3, 1, 2), target[0], 3, [], [target, None]]
-        output = wrong[int(rng.integers(5))], table, factors
+        wrong.append(draw_wrong_slots(rng, target))
+        output = wrong[int(rng.integers(6))], table, factors
     elif kind == 3:
         good = np.zeros((3, 256), target.dtype) if table is None else table
         wrong = [good[:, :255], good[:2], good[::-1], good[0], good.astype(np.complex128), 3]
@@ -193,6 +194,36 @@ def draw_misfit(
     else:
         output = [(target,), (target, table), [target, table, factors], None][int(rng.integers(4))]
     return images, output
+
+
+def draw_wrong_slots(rng: np.random.Generator, target: NDArray[Any]) -> tuple[Any, ...]:
+    """Return slots of unequal images of which one value does not fit the others."""
+    batch, channels, height, width = target.shape
+    sizes = np.tile(np.int64([height, width]), (batch, 1))
+    values = (
+        np.ascontiguousarray(target) if rng.integers(2) else np.zeros(target.size, target.dtype)
+    )
+    kind = int(rng.integers(6))
+    if kind == 0:
+        sizes[int(rng.integers(batch)), int(rng.integers(2))] = rng.choice(
+            [-1, 0, 1 << 40, width + height]
+        )
+    elif kind == 1:
+        sizes = [sizes[:0], sizes.repeat(2, 0), sizes.astype(np.int32), sizes[:, :1]][
+            int(rng.integers(4))
+        ]
+    elif kind == 2:
+        values = values[..., :-1] if rng.integers(2) else values.repeat(2, -1)[..., ::2]
+    elif kind == 3:
+        channels = int(rng.choice([-1, 0, 5, 1 << 30])) if values.ndim == 1 else 3
+        values = values if values.ndim == 1 else values[0]
+    elif kind == 4:
+        return [(values, sizes), (values,), (), (None, sizes, channels, False)][
+            int(rng.integers(4))
+        ]
+    else:
+        values = values.astype(np.complex128)
+    return values, sizes, channels, False
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -67,11 +68,34 @@ class Fuzzer:
                 self.report.findings.append(f"image {number} is not done in {name}")
             if place[0].transpose(1, 2, 0).tobytes() != own.tobytes():
                 self.report.findings.append(f"image {number} is another in a batch in {name}")
+            is_done = fill_unequal_slots(draws, create, image, own)
+            if not is_done:
+                self.report.findings.append(f"image {number} is another in its slot in {name}")
         if not np.array_equal(image, before):
             self.report.findings.append(f"image {number} was overwritten")
         for name, pixels in results.items():
             if pixels.tobytes() != results["scalar"].tobytes():
                 self.report.findings.append(f"image {number} has other values in {name}")
+
+
+def fill_unequal_slots(
+    rng: np.random.Generator, create: Any, image: Any, expected: NDArray[Any]
+) -> bool:
+    """Return whether a stage writes an image to a flat slot, and to one that it pads with zeros."""
+    height, width, channels = expected.shape
+    sizes, is_interleaved = np.array([[height, width]]), bool(rng.integers(2))
+    flat = np.empty(expected.size, expected.dtype)
+    padded = np.ones((1, channels, *rng.integers([height, width], [height + 9, width + 9])))
+    padded = padded.astype(expected.dtype)
+    for array in (flat, padded):
+        slots = array, sizes, channels, is_interleaved
+        if _kernels.run_program(create((slots, None, None)), [0], [image]):
+            return False
+    planes = expected.transpose(2, 0, 1)
+    clear = np.zeros_like(padded)
+    clear[0, :, :height, :width] = planes
+    in_flat = expected if is_interleaved and channels > 1 else planes
+    return flat.tobytes() == in_flat.tobytes() and padded.tobytes() == clear.tobytes()
 
 
 def draw_stage(rng: np.random.Generator, image: Any) -> Any:

@@ -267,9 +267,6 @@ class BatchInFlight:
 
     def _run_part(self, part: range) -> None:
         assert self._runner is not None
-        for output in self._outputs.values():
-            if isinstance(output, UnequalBuffer):
-                output.clear_borders(part)
         self._runner.run(part)
 
     def _deliver(self) -> None:

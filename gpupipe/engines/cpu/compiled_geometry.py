@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.compiled_kernels import (
     CreateStage,
+    Slots,
     StageOutput,
     as_pixel,
     can_make,
@@ -177,7 +178,7 @@ class _Delivery:
         dtype, table, coefficients = self.find_values()
         if not self._can_erase(dtype):
             return None
-        batch = self.deliver.begin_all(self.channels, dtype)
+        batch: Slots | None = self.deliver.begin_all(self.channels, dtype)
         if batch is None:
             batch = self.deliver.begin_each(self.channels, dtype)
         if batch is None:

@@ -18,18 +18,18 @@ from gpupipe.engines.cpu.patterns import Match
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed
 from gpupipe.engines.cpu.program import BlendOp, Content, Kernel, Rule, Stage, SwitchOp
 from gpupipe.engines.cpu.stages import create_program
+from gpupipe.engines.cpu.unequal_buffer import UnequalSlots
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension
 
 STAGE_DTYPES = ("uint8", "float32")
 """The dtypes of images that stages may run on."""
-StageOutput = tuple[
-    Array | list[Array], Array | None, NDArray[np.float32] | None, Array | None, Array | None
-]
-"""The batch (B, C, H, W), or a list of its parts, such as the slot (1, C, H, W) of each sample; a
-table of the new value of each uint8 value, or None to keep the values; coefficients that compute
-the same values as the table, or None; and the windows to erase and the value to erase them with, or
-None. Values of float32 have no table, but may have coefficients.
+Slots = Array | list[Array] | UnequalSlots
+"""The batch (B, C, H, W), or a list of its parts, or the slots of images that differ in size."""
+StageOutput = tuple[Slots, Array | None, NDArray[np.float32] | None, Array | None, Array | None]
+"""The slots; a table of the new value of each uint8 value, or None to keep the values; coefficients
+that compute the same values as the table, or None; and the windows to erase and the value to erase
+them with, or None. Values of float32 have no table, but may have coefficients.
 """
 CreateStage = Callable[[StageOutput | None], Stage]
 """Returns the stage of a geometry. Without an output, the stage passes an image on."""
@@ -151,14 +151,14 @@ def _bind_erase(match: Match) -> Kernel | None:
 
 
 def create_noise_stage(
-    erase: ops.EraseOp, output: tuple[Array | list[Array], Array | None, None] | None
+    erase: ops.EraseOp, output: tuple[Slots, Array | None, None] | None
 ) -> Stage:
     """Return the stage of an EraseOp with seeds.
 
     Args:
         erase: The operation.
-        output: Where another stage has written the images: the batch (B, C, H, W), or its parts,
-            and the table of that stage. None to pass an image of float32 on.
+        output: Where another stage has written the images: the slots, and the table of that
+            stage. None to pass an image of float32 on.
     """
     seeds = np.ascontiguousarray(erase.seeds, np.int64)
     return Stage(_extension.noise_window_stage(erase.windows, seeds, output))

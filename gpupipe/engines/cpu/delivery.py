@@ -26,7 +26,7 @@ from gpupipe.engines.cpu.joined_buffers import Output
 from gpupipe.engines.cpu.patterns import Match, Maybe, Pattern
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_tensor
 from gpupipe.engines.cpu.program import Content, Kernel, Stage
-from gpupipe.engines.cpu.unequal_buffer import UnequalBuffer
+from gpupipe.engines.cpu.unequal_buffer import UnequalBuffer, UnequalSlots
 from gpupipe.engines.last_steps import Conversions, make_table
 
 _DTYPES = ("uint8", "float16", "float32", "float64")
@@ -60,18 +60,17 @@ class DeliverOp(ops.Op):
             return None
         return self.output.begin_all((channels, height, width), dtype)
 
-    def begin_each(self, channels: int, dtype: torch.dtype) -> list[Array] | None:
-        """Return the slot (1, channels, H, W) of each image, if their sizes are known and differ.
+    def begin_each(self, channels: int, dtype: torch.dtype) -> UnequalSlots | None:
+        """Return the slots of the images, if their sizes are known and may differ.
 
         Return None if they are not known, or if samples must have one size.
         """
         output, sizes = self.output, self.sizes
         if not isinstance(output, UnequalBuffer) or sizes is None or not len(sizes):
             return None
-        if (sizes < 1).any():
+        if sizes.min() < 1:
             return None
-        shapes = [(channels, *size) for size in sizes.astype(int).tolist()]
-        return output.begin_each(shapes, dtype) or None
+        return output.begin_each(channels, sizes.astype(np.int64), dtype)
 
 
 CONVERTED: Pattern = (Maybe(ops.ToDtypeOp), Maybe(ops.NormalizeOp), Maybe(ops.EraseOp), DeliverOp)

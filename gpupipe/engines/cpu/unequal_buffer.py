@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from gpupipe.engines.batch import DeliveryFormat, flatten
+from gpupipe.engines.batch import DeliveryFormat, ShapesOfField, flatten
 from gpupipe.engines.cpu.pixels import Array, view_as_array
 from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.runtime.batch_memory import BatchMemory
+
+UnequalSlots = tuple[Array, NDArray[np.int64], int, bool]
+"""What the extension needs to find the slots of images: see `Output` in native/output.h."""
 
 
 class UnequalBuffer:
@@ -22,8 +27,7 @@ class UnequalBuffer:
         format: How the field is delivered.
         memory: The pool that allocates the slots; None if nothing is delivered.
         pad_to: `begin_each` allocates a tensor (B, C, H, W), whose H and W are multiples of this
-            number, and `clear_borders` writes zeros beyond the end of each image; None for a flat
-            tensor.
+            number; None for a flat tensor.
 
     Attributes:
         format: How the field is delivered.
@@ -44,23 +48,35 @@ class UnequalBuffer:
         """The slots that `begin` allocated, by row."""
         self._block: torch.Tensor | None = None
         """The tensor of `begin_each`."""
-        self._joined: list[Array] = []
-        """The slot (1, ...) of each sample in that tensor."""
-        self._borders: list[Array] = []
-        """What is below and to the right of each image in a padded tensor."""
+        self._array: Array = np.empty(0)
+        """Its memory."""
+        self._all_shapes: NDArray[np.int64] = np.empty((0, 0), np.int64)
+        """The delivered shapes of the samples in it, (B, axes)."""
+        self._ends: list[int] = []
+        """Where each sample of a flat tensor ends."""
 
-    def list_shapes(self, rows: Sequence[int]) -> list[tuple[int, ...]]:
+    def list_shapes(self, rows: Sequence[int]) -> ShapesOfField:
         """Return the delivered shapes of samples. `begin` must have recorded each."""
-        return [self._shapes[row] for row in rows]
+        if self._block is not None and not self._shapes:
+            return self._all_shapes if len(rows) == self._count else self._all_shapes[[*rows]]
+        return [self._find_shape(row) for row in rows]
+
+    def _find_shape(self, row: int) -> tuple[int, ...]:
+        shape = self._shapes.get(row)
+        return tuple(self._all_shapes[row].tolist()) if shape is None else shape
 
     def begin(self, row: int, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
         """Record the shape of a sample; return whether it has a slot: see OutputBuffer.begin."""
         delivered = self.format.deliver_shape(shape)
-        has_changed = self._shapes.get(row) != delivered
-        self._shapes[row] = delivered
+        if self._block is not None or row in self._shapes:
+            has_changed = self._find_shape(row) != delivered
+        else:
+            has_changed = True
+        if has_changed:
+            self._shapes[row] = delivered
         if self._memory is None:
             return False
-        if has_changed or not self.has_slot(row):
+        if has_changed:
             slot, layout = self._memory.allocate(delivered, dtype), self.format.layout
             self._own[row] = slot if layout is None else to_steps(slot, layout)
         return True
@@ -68,69 +84,64 @@ class UnequalBuffer:
     def begin_all(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Return None: `begin_each` allocates equal slots, too."""
 
-    def begin_each(self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[Array]:
-        """Record the shape of each sample of the batch, and allocate all slots.
+    def begin_each(
+        self, channels: int, sizes: NDArray[np.int64], dtype: torch.dtype
+    ) -> UnequalSlots | None:
+        """Record the size of each image of the batch, and allocate all slots.
+
+        Args:
+            channels: The number of channels.
+            sizes: [height, width] of each image, (B, 2).
+            dtype: The dtype to deliver.
 
         Returns:
-            The slot (1, ...) of each sample as an array, bfloat16 as int16; [] if the buffer has no
-            memory, or if a sample began before.
+            The slots, for the extension. None if the buffer has no memory, if a sample began
+            before, or if the extension cannot write in this order of axes.
         """
-        if self._memory is None or self._own or self._joined:
-            return []
-        delivered = [self.format.deliver_shape(shape) for shape in shapes]
-        self._shapes = dict(enumerate(delivered))
-        join = self._join_flat if self._pad_to is None else self._join_padded
-        self._joined = join(self._memory, delivered, dtype)
-        return self._joined
-
-    def _join_flat(
-        self, memory: BatchMemory, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype
-    ) -> list[Array]:
-        counts, layout, slots, end = [prod(shape) for shape in shapes], self.format.layout, [], 0
-        self._block, array = memory.allocate_with_array((sum(counts),), dtype)
-        for shape, count in zip(shapes, counts, strict=True):
-            slot = array[end : end + count].reshape(1, *shape)
-            end += count
-            if layout is not None:
-                slot = to_steps(torch.from_numpy(slot), layout, axes_before=1).numpy()
-            slots.append(slot)
-        return slots
-
-    def _join_padded(
-        self, memory: BatchMemory, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype
-    ) -> list[Array]:
-        channels, *sides = (max(axis) for axis in zip(*shapes, strict=True))
-        high, wide = (-(-side // self._pad_to) * self._pad_to for side in sides)
-        whole = len(shapes), channels, high, wide
-        self._block, array = memory.allocate_with_array(whole, dtype)
-        slots = []
-        for n, (_, height, width) in enumerate(shapes):
-            slots.append(array[n : n + 1, :, :height, :width])
-            self._borders += array[n, :, height:], array[n, :, :height, width:]
-        return slots
-
-    def clear_borders(self, rows: range) -> None:
-        """Write zeros beyond the ends of images that `begin_each` pads."""
-        borders = self._borders[2 * rows.start : 2 * rows.stop]
-        if parts := [torch.from_numpy(border) for border in borders if border.size]:
-            # In one call: after each large write, Python's code and objects are out of the caches.
-            torch._foreach_zero_(parts)
+        order = self.format.deliver_shape((0, 1, 2))
+        is_interleaved = order == (1, 2, 0)
+        if self._memory is None or self._own or self._block is not None:
+            return None
+        if not is_interleaved and order not in ((0, 1, 2), (1, 2)):
+            return None
+        shapes = np.insert(sizes, 0, channels, 1)
+        self._all_shapes = shapes if order == (0, 1, 2) else shapes[:, order]
+        if self._pad_to is None:
+            self._ends = shapes.prod(1).cumsum().tolist()
+            whole = [self._ends[-1]]
+        else:
+            sides = -(-sizes.max(0) // self._pad_to) * self._pad_to
+            whole = [self._count, channels, *sides.tolist()]
+        self._block, self._array = self._memory.allocate_with_array(tuple(whole), dtype)
+        return self._array, sizes, channels, is_interleaved
 
     def has_slot(self, row: int) -> bool:
         """Return whether a sample has a slot; False before `begin` was called for it."""
-        return bool(self._joined) or row in self._own
+        return self._block is not None or row in self._own
 
     def slot(self, row: int) -> torch.Tensor:
         """Return the slot of a sample, in the order of axes of steps. The sample must have one."""
         if row in self._own:
             return self._own[row]
         assert self._block is not None
-        return torch.from_numpy(self._joined[row][0]).view(self._block.dtype)
+        return torch.from_numpy(self._find_slot(row)).view(self._block.dtype)
 
     def slot_array(self, row: int) -> Array:
         """Return the slot as a NumPy array; a bfloat16 slot is viewed as int16."""
-        slot: Array = view_as_array(self._own[row]) if row in self._own else self._joined[row][0]
+        slot: Array = view_as_array(self._own[row]) if row in self._own else self._find_slot(row)
         return slot
+
+    def _find_slot(self, row: int) -> Array:
+        """Return a slot in the tensor of `begin_each`, with zeros beyond the end of its image."""
+        shape, layout = self._find_shape(row), self.format.layout
+        if self._pad_to is not None:
+            padded: Array = self._array[row]
+            _, height, width = shape
+            padded[:, height:] = 0
+            padded[:, :height, width:] = 0
+            return padded[:, :height, :width]
+        slot = self._array[self._ends[row] - prod(shape) : self._ends[row]].reshape(shape)
+        return slot if layout is None else view_as_array(to_steps(torch.from_numpy(slot), layout))
 
     def is_padded(self, rows: Sequence[int]) -> bool:
         """Return whether `take(rows)` is a padded tensor."""
@@ -150,4 +161,4 @@ class UnequalBuffer:
 
     def _is_block(self, rows: Sequence[int]) -> bool:
         """Return whether samples are all that the tensor of `begin_each` holds."""
-        return bool(self._joined) and not self._own and len(rows) == self._count
+        return self._block is not None and not self._own and len(rows) == self._count

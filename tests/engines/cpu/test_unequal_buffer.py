@@ -10,6 +10,7 @@ from gpupipe.runtime.batch_memory import BatchMemory
 
 IMAGES = DeliveryFormat(None, None, False)
 SHAPES = [(3, 4, 5), (3, 7, 2), (3, 1, 6)]
+SIZES = np.array([shape[1:] for shape in SHAPES])
 
 
 def dirty_memory() -> BatchMemory:
@@ -26,14 +27,16 @@ def write_numbers(buffer: UnequalBuffer) -> None:
 
 def test_all_slots_are_parts_of_one_flat_tensor() -> None:
     buffer = UnequalBuffer(3, IMAGES, BatchMemory(1))
-    slots = buffer.begin_each(SHAPES, torch.float32)
-    assert [slot.shape for slot in slots] == [(1, *shape) for shape in SHAPES]
+    slots = buffer.begin_each(3, SIZES, torch.float32)
+    assert slots is not None
+    assert slots[0].shape == (120,)
+    assert [buffer.slot_array(n).shape for n in range(3)] == SHAPES
     write_numbers(buffer)
     values = buffer.take(range(3))
     assert values.tolist() == [2.0] * 60 + [3.0] * 42 + [4.0] * 18
     assert values.data_ptr() == buffer.slot(0).data_ptr(), "nothing is copied"
     assert not buffer.is_padded(range(3))
-    assert buffer.list_shapes([2, 0]) == [(3, 1, 6), (3, 4, 5)]
+    assert np.asarray(buffer.list_shapes([2, 0])).tolist() == [[3, 1, 6], [3, 4, 5]]
     assert buffer.take([2, 0]).tolist() == [4.0] * 18 + [2.0] * 60
 
 
@@ -42,9 +45,7 @@ def test_padded_images_end_in_zeros_whatever_the_memory_held(
     pad_to: int, sides: tuple[int, int]
 ) -> None:
     buffer = UnequalBuffer(3, IMAGES, dirty_memory(), pad_to)
-    buffer.begin_each(SHAPES, torch.float32)
-    buffer.clear_borders(range(2))
-    buffer.clear_borders(range(2, 3))
+    buffer.begin_each(3, SIZES, torch.float32)
     write_numbers(buffer)
     assert buffer.is_padded(range(3))
     batch = buffer.take(range(3))
@@ -56,7 +57,7 @@ def test_padded_images_end_in_zeros_whatever_the_memory_held(
 
 def test_without_one_of_the_padded_images_the_others_are_delivered_flat() -> None:
     buffer = UnequalBuffer(3, IMAGES, dirty_memory(), 4)
-    buffer.begin_each(SHAPES, torch.float32)
+    buffer.begin_each(3, SIZES, torch.float32)
     write_numbers(buffer)
     assert not buffer.is_padded([0, 2])
     assert buffer.take([0, 2]).tolist() == [2.0] * 60 + [4.0] * 18
@@ -65,7 +66,7 @@ def test_without_one_of_the_padded_images_the_others_are_delivered_flat() -> Non
 @pytest.mark.parametrize("pad_to", [None, 1])
 def test_an_image_of_another_size_than_expected_gets_memory_of_its_own(pad_to: int | None) -> None:
     buffer = UnequalBuffer(3, IMAGES, BatchMemory(3), pad_to)
-    buffer.begin_each(SHAPES, torch.float32)
+    buffer.begin_each(3, SIZES, torch.float32)
     assert buffer.begin(0, (3, 4, 5), torch.float32), "it keeps its slot"
     assert buffer.begin(1, (3, 2, 2), torch.float32)
     write_numbers(buffer)
@@ -77,8 +78,9 @@ def test_an_image_of_another_size_than_expected_gets_memory_of_its_own(pad_to: i
 def test_slots_of_bfloat16_are_written_as_bits() -> None:
     one = np.array(1.0, np.float32).view(np.int32) >> 16
     buffer = UnequalBuffer(3, IMAGES, BatchMemory(1), 1)
-    slots = buffer.begin_each(SHAPES, torch.bfloat16)
-    for slot in slots:
+    buffer.begin_each(3, SIZES, torch.bfloat16)
+    for n in range(3):
+        slot = buffer.slot_array(n)
         assert slot.dtype == np.int16
         slot[...] = one
     assert (buffer.slot(1) == 1.0).all()
@@ -87,18 +89,28 @@ def test_slots_of_bfloat16_are_written_as_bits() -> None:
 
 def test_arrays_are_written_in_the_order_of_steps_and_delivered_in_their_own() -> None:
     buffer = UnequalBuffer(2, DeliveryFormat(None, "HWC", False), BatchMemory(1))
-    first, second = buffer.begin_each([(2, 1, 3), (2, 2, 2)], torch.uint8)
-    assert (first.shape, second.shape) == ((1, 2, 1, 3), (1, 2, 2, 2))
-    first[0], second[0] = np.arange(6).reshape(2, 1, 3), np.arange(8).reshape(2, 2, 2)
-    assert buffer.list_shapes(range(2)) == [(1, 3, 2), (2, 2, 2)]
+    slots = buffer.begin_each(2, np.array([[1, 3], [2, 2]]), torch.uint8)
+    assert slots is not None
+    assert slots[3], "it is interleaved"
+    buffer.slot_array(0)[...] = np.arange(6).reshape(2, 1, 3)
+    buffer.slot_array(1)[...] = np.arange(8).reshape(2, 2, 2)
+    assert np.asarray(buffer.list_shapes(range(2))).tolist() == [[1, 3, 2], [2, 2, 2]]
     expected = [0, 3, 1, 4, 2, 5, 0, 4, 1, 5, 2, 6, 3, 7]
     assert buffer.take(range(2)).tolist() == expected
     assert buffer.take([1]).tolist() == expected[6:]
 
 
+def test_an_order_of_axes_that_the_extension_lacks_has_no_common_tensor() -> None:
+    buffer = UnequalBuffer(2, DeliveryFormat(None, "HCW", False), BatchMemory(1))
+    assert buffer.begin_each(3, SIZES[:2], torch.uint8) is None
+    assert buffer.begin(0, SHAPES[0], torch.uint8)
+    assert buffer.slot(0).shape == SHAPES[0]
+    assert buffer.take([0]).shape == (60,)
+
+
 def test_nothing_is_delivered_without_memory() -> None:
     buffer = UnequalBuffer(2, IMAGES, None)
-    assert buffer.begin_each(SHAPES[:2], torch.uint8) == []
+    assert buffer.begin_each(3, SIZES[:2], torch.uint8) is None
     assert not buffer.begin(1, SHAPES[1], torch.uint8)
     assert not buffer.has_slot(1)
     assert buffer.list_shapes([1]) == [SHAPES[1]]
