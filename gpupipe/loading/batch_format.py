@@ -289,8 +289,13 @@ def find_box_attributes() -> dict[str, Any]:
 
 def list_samples(batch: Batch) -> list[dict[str, Any]]:
     """Split a batch into one dict for each sample. Its tensors are views of the batch's."""
-    fields = [value if isinstance(value, list) else value.unbind() for value in batch.values()]
-    return [dict(zip(batch, sample, strict=True)) for sample in zip(*fields, strict=True)]
+    samples: list[dict[str, Any]] = []
+    for name, value in batch.items():
+        values = value if isinstance(value, list) else value.unbind()
+        samples = samples or [{} for _ in values]
+        for sample, one in zip(samples, values, strict=True):
+            sample[name] = one
+    return samples
 
 
 def padding_of(spec: Spec) -> float:
