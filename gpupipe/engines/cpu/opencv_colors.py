@@ -36,6 +36,9 @@ TRUNCATE = 0.49995
 Fractions of the luma are multiples of 1 / 10,000.
 """
 _LUMA = np.array([LUMA], np.float32)
+_TO_GRAYSCALE = np.array([[*LUMA, -TRUNCATE]])
+_PIXELS_APART = 7
+"""See `estimate_mean`."""
 _SHARES = LUMA[1] / (LUMA[0] + LUMA[1]), LUMA[2] / sum(LUMA)
 """LUMA as a running mean: mean = (1 - share) * mean + share * plane, from the first plane."""
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
@@ -135,6 +138,41 @@ def to_grayscale(planes: Array, out: Array | None = None) -> Array:
         cv2.accumulateWeighted(plane, luma, share)
     gray = scratch.take(luma.shape) if out is None else out
     return cv2.convertScaleAbs(luma, gray, sum(LUMA), -TRUNCATE)
+
+
+def find_mean(planes: Array) -> float:
+    """Return the mean of the grayscale image."""
+    gray = planes[0] if len(planes) == 1 else to_grayscale(planes)
+    return float(cv2.sumElems(gray)[0] / gray.size)
+
+
+def _find_mean_luma(image: Array) -> float:
+    """Return the mean of the luma of an image, (H, W, 3), with its fractions."""
+    if image.flags.c_contiguous:
+        red, green, blue, _ = cv2.sumElems(image)
+    else:
+        red, green, blue = (cv2.sumElems(plane)[0] for plane in split(image))
+    return (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue) / (image.size // RGB)
+
+
+def estimate_mean(image: Array) -> float:
+    """Return the mean of a large grayscale image to 0.01 levels, in half of the time or less.
+
+    That is exact enough if no change but of brightness follows. The mean of the luma is exact. The
+    fractions that a grayscale image drops are those of every 7th pixel of every 7th row, and not
+    the 8th, since JPEGs have blocks of 8. Photographs differ by 0.01 levels from there to the other
+    pixels, and no image by more than 1.
+    """
+    mean = _find_mean_luma(image)  # first: it fetches the pixels in order, from slow memory
+    width = max(image.shape[1] // _PIXELS_APART, 1)
+    rows = image[::_PIXELS_APART, : width * _PIXELS_APART]
+    if image.flags.c_contiguous:
+        sample = cv2.resize(rows, (width, len(rows)), interpolation=cv2.INTER_NEAREST)
+        gray = cv2.transform(sample, _TO_GRAYSCALE)
+    else:  # the same values, which these calls find in less time in planes
+        sample = rows[:, ::_PIXELS_APART].copy(order="K")
+        gray = to_grayscale(split(sample))
+    return mean - (_find_mean_luma(sample) - float(cv2.sumElems(gray)[0]) / gray.size)
 
 
 def is_grayscale(op: ops.ColorMatrixOp) -> bool:

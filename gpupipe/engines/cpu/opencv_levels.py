@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.augment.color_ops import COLOR_OPS, LUMA
+from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.color_stages import has_formula, make_tables
 from gpupipe.engines.cpu.opencv_colors import (
@@ -20,10 +20,11 @@ from gpupipe.engines.cpu.opencv_colors import (
     FULL,
     RGB,
     TRUNCATE,
+    estimate_mean,
+    find_mean,
     is_uint8,
     make_rule,
     split,
-    to_grayscale,
 )
 from gpupipe.engines.cpu.opencv_lookup import IDENTITY, look_up
 from gpupipe.engines.cpu.patterns import Series
@@ -31,8 +32,10 @@ from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scrat
 from gpupipe.engines.cpu.program import SwitchOp, single
 
 _ALL_VALUES = np.arange(FULL + 1, dtype=np.float32)
-_EXACT_PIXELS, _ROWS_APART = 1 << 16, 16
-"""See `_estimate_mean`."""
+_MIN, _MAX = (np.array(value, np.float32) for value in (0, FULL))
+"""Arrays without axes: NumPy takes twice as long with a number."""
+_EXACT_PIXELS = 1 << 16
+"""See `_can_estimate`."""
 
 
 def _run_table(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
@@ -100,34 +103,8 @@ def _find_contrast(
 
     `mean` is that mean, if it is known.
     """
-    factor, mean = float(op.values[0][row]), _find_mean(planes) if mean is None else mean
+    factor, mean = float(op.values[0][row]), find_mean(planes) if mean is None else mean
     return factor, np.float32(mean) * np.float32(1 - factor)
-
-
-def _find_mean(planes: Array) -> float:
-    """Return the mean of the grayscale image."""
-    gray = planes[0] if len(planes) == 1 else to_grayscale(planes)
-    return float(cv2.sumElems(gray)[0] / gray.size)
-
-
-def _find_mean_luma(image: Array) -> float:
-    """Return the mean of the luma of an image, (H, W, 3), with its fractions."""
-    if image.flags.c_contiguous:
-        red, green, blue, _ = cv2.sumElems(image)
-    else:
-        red, green, blue = (cv2.sumElems(plane)[0] for plane in split(image))
-    return (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue) / (image.size // RGB)
-
-
-def _estimate_mean(image: Array) -> float:
-    """Return the mean of a large grayscale image to 0.01 levels, in half of the time or less.
-
-    That is exact enough if no change but of brightness follows. The mean of the luma is exact. The
-    fractions that a grayscale image drops are those of every 16th row. Photographs differ by 0.01
-    levels from there to the other rows, and no image by more than 1.
-    """
-    rows = image[::_ROWS_APART].copy(order="K")
-    return _find_mean_luma(image) - (_find_mean_luma(rows) - _find_mean(split(rows)))
 
 
 def _find_scaled_by_mean(op: ops.ColorOp, planes: Array, row: int) -> tuple[float, np.float32]:
@@ -160,8 +137,8 @@ def _run_solarize(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
 
 def _cut(values: NDArray[np.float32]) -> Array:
     """Clamp values to 0..255, and drop their fractions. Changes `values`."""
-    np.maximum(values, 0, out=values)  # these two take half of the time of np.clip
-    return np.minimum(values, FULL, out=values).astype(np.uint8)
+    np.maximum(values, _MIN, out=values)  # these two take half of the time of np.clip
+    return np.minimum(values, _MAX, out=values).astype(np.uint8)
 
 
 def _stretch(plane: Array) -> Array:
@@ -211,7 +188,7 @@ def find_levels(
             before = _look_up(planes, levels, planes if may_change else None)
             levels = None if may_change else levels
         if _can_estimate(changes[n:], image):
-            mean = _estimate_mean(before.transpose(1, 2, 0))
+            mean = estimate_mean(before.transpose(1, 2, 0))
         table = _find_table(op, before, row, mean)
         levels = table if levels is None else _compose(levels, table)
     return levels
@@ -234,7 +211,7 @@ def change_packed(series: Iterable[ops.Op], image: Array, row: int) -> Array | N
         if levels is not None and op.name in _BY_IMAGE:
             changed = own = _look_up(changed, levels, own)
             levels = None
-        mean = _estimate_mean(changed) if op.name == "adjust_contrast" else None
+        mean = estimate_mean(changed) if op.name == "adjust_contrast" else None
         table = _find_table(op, changed, row, mean)
         levels = table if levels is None else _compose(levels, table)
     return None if levels is None else _look_up(changed, levels, own)

@@ -117,6 +117,18 @@ def test_a_packed_image_has_the_levels_of_its_planes(changes: list[tuple[str, An
     assert np.array_equal(image, before), "the input is left alone"
 
 
+@pytest.mark.parametrize("size", [(260, 270), (14_000, 5)])
+def test_the_mean_is_estimated_of_the_same_pixels_in_planes(size: tuple[int, int]) -> None:
+    """Those have other fractions of luma than the rest."""
+    image = np.full((*size, 3), (10, 20, 30), np.uint8)
+    image[::7, ::7] = 3, 0, 0
+    series = list_changes(image, [("adjust_contrast", 0.05)])
+    levels = opencv_levels.find_levels(series, image, 0)
+    packed = opencv_levels.change_packed(series, image, 0)
+    assert packed is not None
+    assert np.array_equal(packed, look_up(image, levels))
+
+
 @pytest.mark.parametrize(
     ("size", "changes"),
     [
@@ -201,9 +213,9 @@ def test_a_last_contrast_of_large_images_is_within_a_level(
 
 
 def test_a_contrast_before_other_changes_has_the_exact_mean() -> None:
-    """Every 16th row has other fractions of luma than the rest: an estimate is 0.7 levels off."""
+    """The pixels of an estimate have other fractions of luma: it is 0.7 levels off."""
     image = np.full((320, 400, 3), (10, 20, 30), np.uint8)
-    image[::16] = 3, 0, 0
+    image[::7, ::7] = 3, 0, 0
     tracer = Tracer([(320, 400)], Rules([]), Spec.of_image(3))
     tracer.color("adjust_contrast", np.array([0.2]))
     tracer.color("invert")
