@@ -123,6 +123,14 @@ def find_conversion(match: Match, is_compiled: bool = False) -> Conversion | Non
     return Conversion(conversions, format.dtype, deliver.output)
 
 
+def find_planes(match: Match) -> Output | None:
+    """Return the buffer of a delivery that only moves bytes to planes; None if it does more."""
+    conversion = find_conversion(match)
+    if conversion is None or conversion.conversions or conversion.dtype not in (None, "uint8"):
+        return None
+    return None if conversion.output.format.is_interleaved else conversion.output
+
+
 def end_with_delivery(
     name: str,
     match: Match,

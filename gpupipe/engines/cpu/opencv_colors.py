@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import LUMA
 from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.delivery import CONVERTED, end_with_delivery, find_planes
 from gpupipe.engines.cpu.opencv_lookup import IDENTITY, look_up
+from gpupipe.engines.cpu.patterns import Match
 from gpupipe.engines.cpu.pixels import (
     MAX_OPENCV_CHANNELS,
     Array,
@@ -24,7 +26,7 @@ from gpupipe.engines.cpu.pixels import (
     scratch,
     with_channels,
 )
-from gpupipe.engines.cpu.program import Rule, single
+from gpupipe.engines.cpu.program import Kernel, Rule, single
 
 RGB, FULL = 3, 255
 _CIRCLE = 360  # degrees
@@ -268,7 +270,24 @@ def make_rule(
     return single(ops.ColorOp, name, run, lambda op: op.name == color and is_uint8(op, channels))
 
 
+def _bind_grayscale(match: Match) -> Kernel | None:
+    """Return the kernel that makes grayscale images in their slots; None if it cannot."""
+    matrix, output = match[ops.ColorMatrixOp], find_planes(match)
+    if output is None or not is_grayscale(matrix):
+        return None
+
+    def run(pixels: Pixels, row: int) -> None:
+        planes = split(pixels)
+        if output.begin(row, (matrix.matrices.shape[1], *planes.shape[1:]), torch.uint8):
+            slot = output.slot_array(row)
+            to_grayscale(planes, slot[0])
+            slot[1:] = slot[0]
+
+    return end_with_delivery("cv2.accumulateWeighted", match, run)
+
+
 RULES = [
+    Rule((ops.ColorMatrixOp, *CONVERTED), _bind_grayscale),
     make_rule("permute_channels", "cv2.split", _run_permute),
     make_rule("adjust_saturation", "cv2.addWeighted", _run_saturation),
     make_rule("adjust_sharpness", "cv2.filter2D", _run_sharpness),

@@ -19,9 +19,16 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import opencv_colors, opencv_levels, ops
-from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
+from gpupipe.engines.cpu.delivery import (
+    CONVERTED,
+    Conversion,
+    end_with_delivery,
+    find_conversion,
+    find_planes,
+)
+from gpupipe.engines.cpu.kernels import is_antialiased_uint8, run_crop, run_resize_uint8
 from gpupipe.engines.cpu.opencv_lookup import IDENTITY, look_up
-from gpupipe.engines.cpu.patterns import Match
+from gpupipe.engines.cpu.patterns import Match, Maybe
 from gpupipe.engines.cpu.pixels import (
     MAX_OPENCV_CHANNELS,
     Array,
@@ -282,23 +289,26 @@ def _bind_warp(match: Match) -> Kernel | None:
     return end_with_delivery("cv2.warpAffine", match, run)
 
 
-def _bind_grayscale(match: Match) -> Kernel | None:
-    """Return the kernel that makes grayscale images in their slots; None if it cannot."""
-    matrix, conversion = match[ops.ColorMatrixOp], find_conversion(match)
-    if conversion is None or conversion.conversions or conversion.dtype not in (None, "uint8"):
-        return None
-    output = conversion.output
-    if output.format.is_interleaved or not opencv_colors.is_grayscale(matrix):
+def _bind_resize(match: Match) -> Kernel | None:
+    """Return the kernel that resizes, crops and delivers images of uint8; None if it cannot.
+
+    A resize empties the CPU's caches, so fewer calls after it save 10 of 190 microseconds.
+    """
+    resize, crop, output = match[ops.ResizeOp], match.get(ops.CropOp), find_planes(match)
+    if output is None or not is_antialiased_uint8(resize) or (crop and crop.fill is not None):
         return None
 
     def run(pixels: Pixels, row: int) -> None:
-        planes = opencv_colors.split(pixels)
-        if output.begin(row, (matrix.matrices.shape[1], *planes.shape[1:]), torch.uint8):
+        resized = run_resize_uint8(resize, pixels, row)
+        image = as_array(run_crop(crop, resized, row) if crop else resized)
+        height, width, channels = image.shape
+        if output.begin(row, (channels, height, width), torch.uint8):
             slot = output.slot_array(row)
-            opencv_colors.to_grayscale(planes, slot[0])
-            slot[1:] = slot[0]
+            planes = opencv_colors.split(image, slot)
+            if planes is not slot:
+                np.copyto(slot, planes)
 
-    return end_with_delivery("cv2.accumulateWeighted", match, run)
+    return end_with_delivery("torch.interpolate", match, run)
 
 
 def create_rules() -> list[Rule]:
@@ -306,7 +316,7 @@ def create_rules() -> list[Rule]:
     cv2.setNumThreads(0)  # the samples of a batch already use all cores
     return [
         Rule((ops.WarpOp, *CONVERTED), _bind_warp),
-        Rule((ops.ColorMatrixOp, *CONVERTED), _bind_grayscale),
+        Rule((ops.ResizeOp, Maybe(ops.CropOp), *CONVERTED), _bind_resize),
         Rule((opencv_levels.LEVELS, *CONVERTED), _bind_delivery),
         Rule(CONVERTED, _bind_delivery),
         single(ops.FlipOp, "cv2.flip", _run_flip, lambda op: op.spec.dtype == "uint8"),

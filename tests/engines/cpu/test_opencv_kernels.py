@@ -15,7 +15,8 @@ from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import MAX_OPENCV_CHANNELS, as_array, as_tensor
 from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
-from gpupipe.pipeline.step import Spec
+from gpupipe.pipeline.step import SampleIncompatibleError, Spec
+from gpupipe.pipeline.tensors import to_steps
 from gpupipe.runtime.batch_memory import BatchMemory
 
 pytest.importorskip("cv2", reason="OpenCV is not installed")
@@ -85,6 +86,63 @@ def test_resized_colors_are_torchvisions(interpolation: str) -> None:
             resized = run(tracer, given, "torch.interpolate")
             expected = F.resize(as_tensor(given), size, mode, antialias=True)
             assert np.array_equal(resized, as_array(expected)), size
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+def test_delivered_resizes_are_torchvisions(channels: int, layout: Any) -> None:
+    image = numbers("uint8", channels)
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+    fixed = image.copy()
+    fixed.flags.writeable = False
+    for given in (image, planes, fixed):
+        for size in ([7, 9], [40, 31], list(SIZE)):
+            for window in (None, (1, 2, 5, 6), (0, 0, *size)):
+                tracer = trace(given)
+                tracer.resize(size, "bilinear", True)
+                expected = F.resize(as_tensor(given), size, antialias=True)
+                if window is not None:
+                    tracer.crop(window[:2], window[2:], None)
+                    expected = F.crop(expected, *window)
+                buffer = OutputBuffer(1, DeliveryFormat(None, layout, False), BatchMemory(1))
+                program = tracer.program(buffer)
+                names = [kernel.name for kernel, _ in program.groups]
+                assert (names == ["torch.interpolate"]) == (layout == "CHW"), names
+                program.run(given, 0)
+                found = to_steps(buffer.take([0])[0], layout)
+                assert torch.equal(found, expected), (size, window)
+        assert np.array_equal(given, image)
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+def test_resizes_of_each_kind_are_delivered(interpolation: str, antialias: bool) -> None:
+    image = numbers("uint8", 3)
+    tracer = trace(image)
+    tracer.resize([7, 9], interpolation, antialias)
+    buffer = OutputBuffer(1, DeliveryFormat(None, "CHW", False), BatchMemory(1))
+    tracer.program(buffer).run(image, 0)
+    mode = InterpolationMode(interpolation)
+    expected = F.resize(as_tensor(image), [7, 9], mode, antialias=antialias)
+    assert torch.equal(buffer.take([0])[0], expected)
+
+
+@pytest.mark.parametrize("fill", [None, (9.0,) * 3])
+def test_crops_may_leave_a_resized_image_with_a_fill(fill: tuple[float, ...] | None) -> None:
+    image = numbers("uint8", 3)
+    tracer = trace(image)
+    tracer.resize([7, 9], "bilinear", True)
+    tracer.crop((-2, 3), (7, 8), fill)
+    buffer = OutputBuffer(1, DeliveryFormat(None, "CHW", False), BatchMemory(1))
+    if fill is None:
+        with pytest.raises(SampleIncompatibleError, match="not inside"):
+            tracer.program(buffer).run(image, 0)
+        return
+    tracer.program(buffer).run(image, 0)
+    resized = F.resize(as_tensor(image), [7, 9], antialias=True)
+    expected = torch.full((3, 7, 8), 9, dtype=torch.uint8)
+    expected[:, 2:, :6] = resized[:, :5, 3:]
+    assert torch.equal(buffer.take([0])[0], expected)
 
 
 @pytest.mark.parametrize("size", [SIZE, (300, 400)])
