@@ -14,7 +14,15 @@ from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp, find_delivery
 from gpupipe.engines.cpu.patterns import Maybe
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, as_tensor, scratch
+from gpupipe.engines.cpu.pixels import (
+    Array,
+    Pixels,
+    as_array,
+    as_batch,
+    as_packed,
+    as_tensor,
+    scratch,
+)
 from gpupipe.engines.cpu.program import BlendOp, Content, Rule, SwitchOp, single
 from gpupipe.pipeline.geometry import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatibleError
@@ -113,16 +121,10 @@ def run_resize_uint8(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
     array = as_packed(image)
     if array is image and array.nbytes <= _MAX_CACHED:
         array.reshape(-1)[::_CACHE_LINE].max()
-    resized = scratch.take((height, width, array.shape[2]))
-    source, out = _as_batch(array), _as_batch(resized)
+    resized, out = scratch.take_batch((height, width, array.shape[2]))
+    source = as_batch(array)
     _ANTIALIASED[op.interpolation](source, size, False, None, None, out=out)  # type: ignore[call-arg]
     return resized
-
-
-def _as_batch(array: Array) -> torch.Tensor:
-    """Return an array (H, W, C) as a tensor (1, C, H, W), in fewer calls than `as_tensor`."""
-    images = (array if array.flags.writeable else array.copy())[None]
-    return torch.from_numpy(images).permute(0, 3, 1, 2)
 
 
 def _run_flip(op: ops.FlipOp, pixels: Pixels, row: int) -> Pixels:

@@ -26,7 +26,7 @@ from gpupipe.engines.cpu.delivery import (
     find_conversion,
     find_planes,
 )
-from gpupipe.engines.cpu.kernels import is_antialiased_uint8, run_crop, run_resize_uint8
+from gpupipe.engines.cpu.kernels import is_antialiased_uint8, run_resize_uint8
 from gpupipe.engines.cpu.opencv_lookup import IDENTITY, look_up
 from gpupipe.engines.cpu.patterns import Match, Maybe
 from gpupipe.engines.cpu.pixels import (
@@ -290,23 +290,22 @@ def _bind_warp(match: Match) -> Kernel | None:
 
 
 def _bind_resize(match: Match) -> Kernel | None:
-    """Return the kernel that resizes, crops and delivers images of uint8; None if it cannot.
-
-    A resize empties the CPU's caches, so fewer calls after it save 10 of 190 microseconds.
-    """
+    """Return the kernel that resizes, crops and delivers images of uint8; None if it cannot."""
+    # A resize empties the CPU's caches, so fewer calls after it save 10 of 190 microseconds.
     resize, crop, output = match[ops.ResizeOp], match.get(ops.CropOp), find_planes(match)
-    if output is None or not is_antialiased_uint8(resize) or (crop and crop.fill is not None):
+    if output is None or not is_antialiased_uint8(resize) or not _has_borders(resize):
+        return None
+    if crop and not ops.are_inside(crop.windows, resize.sizes):
         return None
 
     def run(pixels: Pixels, row: int) -> None:
-        resized = run_resize_uint8(resize, pixels, row)
-        image = as_array(run_crop(crop, resized, row) if crop else resized)
+        image = as_array(run_resize_uint8(resize, pixels, row))
+        if crop:
+            top, left, height, width = ops.as_ints(crop.windows, row)
+            image = image[top : top + height, left : left + width]
         height, width, channels = image.shape
         if output.begin(row, (channels, height, width), torch.uint8):
-            slot = output.slot_array(row)
-            planes = opencv_colors.split(image, slot)
-            if planes is not slot:
-                np.copyto(slot, planes)
+            cv2.split(as_packed(image), list(output.slot_array(row)))
 
     return end_with_delivery("torch.interpolate", match, run)
 

@@ -34,6 +34,8 @@ class Scratch(threading.local):
     def __init__(self) -> None:
         self._memory = np.empty(1 << 20, np.uint8)
         self._used = 0
+        self._key: tuple[int, tuple[int, ...]] | None = None
+        """Where `_batch` begins, and its shape; None without one."""
 
     def begin_sample(self) -> None:
         """Invalidate all arrays that `take` returned; the next sample reuses their memory."""
@@ -46,8 +48,21 @@ class Scratch(threading.local):
         if begin + size > len(self._memory):
             # Arrays that were taken before keep the old memory alive.
             self._memory, begin = np.empty(2 * (begin + size), np.uint8), 0
+            self._key = None
         self._used = begin + size
         return self._memory[begin : begin + size].reshape(shape)
+
+    def take_batch(self, shape: tuple[int, int, int]) -> tuple[NDArray[np.uint8], torch.Tensor]:
+        """Return an array (H, W, C) as `take` does, and its memory as a tensor (1, C, H, W).
+
+        Both are made once, where each sample takes the same shape after the same other arrays.
+        """
+        key = self._used, shape
+        if key != self._key:
+            array = self.take(shape)
+            self._key, self._batch = key, (array, as_batch(array), self._used)
+        array, tensor, self._used = self._batch
+        return array, tensor
 
 
 scratch = Scratch()
@@ -60,6 +75,12 @@ def as_tensor(pixels: Pixels) -> torch.Tensor:
     # torch warns of memory that is read-only.
     array = pixels if pixels.flags.writeable else pixels.copy()
     return torch.from_numpy(array).permute(2, 0, 1)
+
+
+def as_batch(array: Array) -> torch.Tensor:
+    """Return an array (H, W, C) as a tensor (1, C, H, W), in fewer calls than `as_tensor`."""
+    images = (array if array.flags.writeable else array.copy())[None]
+    return torch.from_numpy(images).permute(0, 3, 1, 2)
 
 
 def as_array(pixels: Pixels) -> Array:

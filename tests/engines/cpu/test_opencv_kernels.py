@@ -88,7 +88,7 @@ def test_resized_colors_are_torchvisions(interpolation: str) -> None:
             assert np.array_equal(resized, as_array(expected)), size
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, MAX_OPENCV_CHANNELS + 1])
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 def test_delivered_resizes_are_torchvisions(channels: int, layout: Any) -> None:
     image = numbers("uint8", channels)
@@ -107,7 +107,7 @@ def test_delivered_resizes_are_torchvisions(channels: int, layout: Any) -> None:
                 buffer = OutputBuffer(1, DeliveryFormat(None, layout, False), BatchMemory(1))
                 program = tracer.program(buffer)
                 names = [kernel.name for kernel, _ in program.groups]
-                assert (names == ["torch.interpolate"]) == (layout == "CHW"), names
+                assert (names == ["torch.interpolate"]) == (layout == "CHW" and channels < 5)
                 program.run(given, 0)
                 found = to_steps(buffer.take([0])[0], layout)
                 assert torch.equal(found, expected), (size, window)

@@ -1,11 +1,14 @@
 """The two forms of an image, and what has no gaps."""
 
 import numpy as np
+import pytest
 import torch
 
 from gpupipe.engines.cpu.pixels import (
     MAX_OPENCV_CHANNELS,
+    Scratch,
     as_array,
+    as_batch,
     as_packed,
     as_tensor,
     with_channels,
@@ -42,3 +45,44 @@ def test_packed_pixels_have_no_gaps_and_are_copied_only_if_they_had() -> None:
 def test_the_axis_of_one_channel_comes_back() -> None:
     assert with_channels(PIXELS[:, :, 0]).shape == (4, 5, 1)
     assert with_channels(PIXELS) is PIXELS
+
+
+def test_an_image_and_a_batch_of_it_share_their_memory() -> None:
+    pixels = PIXELS.copy()
+    batch = as_batch(pixels)
+    assert torch.equal(batch, as_tensor(pixels)[None])
+    batch[0, 1, 2, 3] = 99
+    assert pixels[2, 3, 1] == 99
+    pixels.flags.writeable = False
+    as_batch(pixels)[...] = 0  # a copy
+    assert pixels[2, 3, 1] == 99
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_arrays_of_a_sample_do_not_overlap_and_the_next_sample_takes_them(count: int) -> None:
+    scratch, shape = Scratch(), (40, 50, 3)
+    places: list[list[int]] = []
+    for _ in range(3):
+        scratch.begin_sample()
+        batches = [scratch.take_batch(shape) for _ in range(count)]
+        arrays = [*(array for array, _ in batches), scratch.take(shape)]
+        for number, array in enumerate(arrays):
+            assert array.shape == shape
+            array[...] = number
+        for number, (array, tensor) in enumerate(batches):
+            assert tensor.data_ptr() == array.ctypes.data
+            assert torch.equal(tensor, torch.full((1, 3, 40, 50), number, dtype=torch.uint8))
+        places.append([array.ctypes.data for array in arrays])
+    assert places[0] == places[1] == places[2]
+
+
+def test_arrays_of_a_sample_do_not_overlap_after_its_memory_grew() -> None:
+    scratch, shape = Scratch(), (64, 64, 3)
+    size = 900_000  # two of these are more than there is
+    scratch.take((size,))
+    kept, _ = scratch.take_batch(shape)
+    kept[...] = 1
+    scratch.take((size,))
+    again, _ = scratch.take_batch(shape)
+    again[...] = 2
+    assert (kept == 1).all()
