@@ -240,19 +240,21 @@ def measure(loader: Any, probe: Probe, seconds: float) -> dict[str, Any]:
     images, spans, others = 0, list[Span](), measuring.cores_cpu_seconds()
     thread = threading.Thread(target=run_probe)
     thread.start()
-    begin = read()
-    while len(spans) < _SPANS:
-        for batch in loader:
-            images += count(batch)
-            if time.perf_counter() - begin.seconds < seconds / _SPANS:
-                continue
-            end = read()
-            spans.append(Span(*(new - old for new, old in zip(end, begin, strict=True))))
-            begin = end
-            if len(spans) == _SPANS:
-                break
-    probe.stop()
-    thread.join()
+    try:
+        begin = read()
+        while len(spans) < _SPANS:
+            for batch in loader:
+                images += count(batch)
+                if time.perf_counter() - begin.seconds < seconds / _SPANS:
+                    continue
+                end = read()
+                spans.append(Span(*(new - old for new, old in zip(end, begin, strict=True))))
+                begin = end
+                if len(spans) == _SPANS:
+                    break
+    finally:
+        probe.stop()
+        thread.join()
     total = _sum(spans)
     others = measuring.cores_cpu_seconds() - others - total.cpu_seconds
     lock, error = find_lock(spans)

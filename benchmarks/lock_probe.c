@@ -30,6 +30,7 @@ __attribute__((visibility("default"))) void probe_lock(double seconds, int64_t p
                                                        const volatile int64_t* is_over) {
   uint64_t state = 88172645463325252ull;
   struct timespec begin, now;
+  double elapsed;
   prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
   clock_gettime(CLOCK_MONOTONIC, &begin);
   *looks = *held = 0;
@@ -40,6 +41,6 @@ __attribute__((visibility("default"))) void probe_lock(double seconds, int64_t p
     *held += is_held();
     *looks += 1;
     clock_gettime(CLOCK_MONOTONIC, &now);
-  } while (!*is_over && (double)(now.tv_sec - begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - begin.tv_nsec) <
-           seconds);
+    elapsed = (double)(now.tv_sec - begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - begin.tv_nsec);
+  } while (!*is_over && elapsed < seconds);
 }

@@ -93,6 +93,20 @@ def test_an_epoch_is_measured_in_spans_that_end_with_a_batch(probe: Any) -> None
     assert found["lock_us"] > 0
 
 
+def test_the_probe_ends_with_a_loader_that_fails(probe: Any) -> None:
+    """Otherwise its thread would keep the process alive."""
+    import gil
+
+    class Loader:
+        def __iter__(self) -> Iterator[dict[str, list[int]]]:
+            raise OSError("the disk is gone")
+
+    before = threading.active_count()
+    with pytest.raises(OSError, match="gone"):
+        gil.measure(Loader(), probe, 60.0)
+    assert threading.active_count() == before
+
+
 def test_the_goal_is_that_of_the_pipeline() -> None:
     import gil
 
