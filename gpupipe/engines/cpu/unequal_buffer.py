@@ -95,15 +95,13 @@ class UnequalBuffer:
             dtype: The dtype to deliver.
 
         Returns:
-            The slots, for the extension. None if the buffer has no memory, if a sample began
-            before, or if the extension cannot write in this order of axes.
+            The slots, for the extension. None if the buffer has no memory, or if a sample began
+            before.
         """
-        order = self.format.deliver_shape((0, 1, 2))
-        is_interleaved = order == (1, 2, 0)
         if self._memory is None or self._own or self._block is not None:
             return None
-        if not is_interleaved and order not in ((0, 1, 2), (1, 2)):
-            return None
+        order = self.format.deliver_shape((0, 1, 2))  # of CHW, HWC or HW: images have no other
+        is_interleaved = order == (1, 2, 0)
         shapes = np.insert(sizes, 0, channels, 1)
         self._all_shapes = shapes if order == (0, 1, 2) else shapes[:, order]
         if self._pad_to is None:

@@ -75,6 +75,16 @@ def test_an_image_of_another_size_than_expected_gets_memory_of_its_own(pad_to: i
     assert buffer.list_shapes(range(3)) == [(3, 4, 5), (3, 2, 2), (3, 1, 6)]
 
 
+@pytest.mark.parametrize("pad_to", [None, 1])
+def test_images_of_the_expected_size_stay_in_the_common_tensor(pad_to: int | None) -> None:
+    buffer = UnequalBuffer(3, IMAGES, BatchMemory(3), pad_to)
+    slots = buffer.begin_each(3, SIZES, torch.float32)
+    assert slots is not None
+    assert buffer.begin_each(3, SIZES, torch.float32) is None, "they have slots"
+    assert all(buffer.begin(n, shape, torch.float32) for n, shape in enumerate(SHAPES))
+    assert buffer.take(range(3)).data_ptr() == slots[0].ctypes.data
+
+
 def test_slots_of_bfloat16_are_written_as_bits() -> None:
     one = np.array(1.0, np.float32).view(np.int32) >> 16
     buffer = UnequalBuffer(3, IMAGES, BatchMemory(1), 1)
@@ -98,14 +108,6 @@ def test_arrays_are_written_in_the_order_of_steps_and_delivered_in_their_own() -
     expected = [0, 3, 1, 4, 2, 5, 0, 4, 1, 5, 2, 6, 3, 7]
     assert buffer.take(range(2)).tolist() == expected
     assert buffer.take([1]).tolist() == expected[6:]
-
-
-def test_an_order_of_axes_that_the_extension_lacks_has_no_common_tensor() -> None:
-    buffer = UnequalBuffer(2, DeliveryFormat(None, "HCW", False), BatchMemory(1))
-    assert buffer.begin_each(3, SIZES[:2], torch.uint8) is None
-    assert buffer.begin(0, SHAPES[0], torch.uint8)
-    assert buffer.slot(0).shape == SHAPES[0]
-    assert buffer.take([0]).shape == (60,)
 
 
 def test_nothing_is_delivered_without_memory() -> None:
