@@ -210,16 +210,25 @@ def test_settings_that_need_equal_images_are_refused(
 
 
 @pytest.mark.skipif(find_extension() is None, reason="the extensions are not built")
-@pytest.mark.parametrize("steps", [STEPS, [*STEPS, {"random_erasing": {"p": 1.0}}]], ids=len)
+@pytest.mark.parametrize(
+    ("steps", "dtype"),
+    [
+        (STEPS, None),
+        ([*STEPS, {"random_erasing": {"p": 1.0}}], None),
+        ([*STEPS, {"random_erasing": {"p": 1.0, "value": "random"}}], "float16"),
+        ([*STEPS, {"random_erasing": {"p": 1.0, "value": "random"}}], "bfloat16"),
+    ],
+    ids=["plain", "erased", "float16 noise", "bfloat16 noise"],
+)
 def test_jpegs_of_unequal_size_run_in_the_extension(
-    steps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    steps: list[Any], dtype: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
     rng = np.random.default_rng(5)
     for n in range(COUNT):
         pixels = rng.integers(0, 256, (*rng.integers(9, 60, 2), 3), np.uint8)
         Image.fromarray(pixels).save(tmp_path / "a" / f"{n:02}.jpg")
-    with load(tmp_path, steps, engine="cpu", batch_size=1) as loader:
+    with load(tmp_path, steps, engine="cpu", batch_size=1, dtype=dtype) as loader:
         alone = images_of(loader)
     run: list[int] = []
     failed: list[int] = []
@@ -231,7 +240,7 @@ def test_jpegs_of_unequal_size_run_in_the_extension(
         return found
 
     monkeypatch.setattr(samples, "run_native", run_native)
-    options = {"engine": "cpu", "batch_size": 5, "last_batch": "partial"}
+    options = {"engine": "cpu", "batch_size": 5, "last_batch": "partial", "dtype": dtype}
     with load(tmp_path, steps, shapes="list", **options) as loader:
         assert_same(images_of(loader), alone)
     assert len(run) >= COUNT, "the next epoch may have begun"

@@ -13,6 +13,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.errors import ConfigError
 from gpupipe.loader import create_loader
+from gpupipe.loading.batch_format import list_samples
 from helpers.annotated_folder import POINTS, RAGGED, configure, load
 from helpers.coco_files import document, write
 from helpers.small_images import shrink_all
@@ -274,3 +275,12 @@ def test_the_iterators_of_dali_give_a_list_of_one_dict(root: Path) -> None:
     floats = [*STEPS, {"to_dtype": {"dtype": "float32", "scale": True}}]
     with gpupipe.load(files, pipeline=floats, format="dali", device="cpu", **mixed) as loader:
         assert next(iter(loader))[0]["label"].shape == (3, 2)
+
+
+def test_each_sample_has_its_part_of_each_field() -> None:
+    rows = gpupipe.Ragged(torch.arange(3), torch.tensor([0, 3, 3]))
+    first, second = list_samples({"id": torch.tensor([5, 6]), "name": ["a", "b"], "boxes": rows})
+    assert (int(first["id"]), first["name"], first["boxes"].tolist()) == (5, "a", [0, 1, 2])
+    assert (int(second["id"]), second["name"], second["boxes"].tolist()) == (6, "b", [])
+    with pytest.raises(ValueError, match="shorter"):
+        list_samples({"id": torch.tensor([5, 6]), "name": ["a"]})

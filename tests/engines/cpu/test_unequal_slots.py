@@ -50,10 +50,11 @@ def test_a_window_is_erased_in_the_image_and_not_in_the_padding() -> None:
     assert not padded[1, :, :, 2:].any()
 
 
-def test_an_image_of_another_size_is_left_to_the_caller() -> None:
-    padded = np.full((3, 3, 5, 9), 77, np.uint8)
-    assert deliver(padded, False, sizes=SIZES[[0, 2, 1]]) == [1, 2]
-    assert (padded[1:] == 77).all()
+@pytest.mark.parametrize("other", [(4, 2), (5, 3), (6, 2), (5, 1)])
+def test_an_image_of_another_size_is_left_to_the_caller(other: tuple[int, int]) -> None:
+    padded = np.full((3, 3, 6, 9), 77, np.uint8)
+    assert deliver(padded, False, sizes=np.array([SIZES[0], other, SIZES[2]])) == [1]
+    assert (padded[1] == 77).all()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,9 @@ def test_an_image_of_another_size_is_left_to_the_caller() -> None:
         (np.zeros((3, 41), np.uint8), SIZES, "neither 1 nor 4 axes"),
         (np.zeros((2, 3, 5, 9), np.uint8), SIZES, "padded target is not"),
         (np.zeros((3, 3, 4, 9), np.uint8), SIZES, "beyond the padded target"),
+        (np.zeros((3, 3, 5, 8), np.uint8), SIZES, "beyond the padded target"),
         (np.zeros((3, 3, 5, 10), np.uint8)[..., :9], SIZES, "padded target is not"),
+        (np.zeros((3, 3, 5, 9), np.uint8)[:, ::-1], SIZES, "padded target is not"),
         (np.zeros((3, 5, 9, 3), np.uint8).transpose(0, 3, 1, 2), SIZES, "padded target is not"),
         (np.zeros(123, np.uint8), SIZES[:0], "has no samples"),
         (np.zeros(123, np.uint8), SIZES * 0, "empty or too large"),
