@@ -22,8 +22,8 @@ static int is_held(void) {
 }
 
 // Looks at the lock about every `period_ns`, at random moments, for so many seconds or until
-// `is_over` is not 0. It sleeps in between, so that it takes no core from the threads of the loader.
-// Others may read `looks` and `held` meanwhile.
+// `is_over` is not 0. It sleeps in between, so that it takes no core from the threads of the
+// loader. Others may read `looks` and `held` meanwhile.
 __attribute__((visibility("default"))) void probe_lock(double seconds, int64_t period_ns,
                                                        volatile int64_t* looks,
                                                        volatile int64_t* held,
