@@ -267,7 +267,7 @@ def measure(loader: Any, probe: Probe, seconds: float) -> dict[str, Any]:
         "looks": total.looks,
         "spans": [span.lock_us for span in spans],
         "others_cores": max(0.0, others) / total.seconds,
-        "model_rates": {n: 1e6 * min(n / cpu_time, 1 / lock) for n in _MODEL_CORES},
+        "model_rates": {n: 1e6 / max(cpu_time / n, lock) for n in _MODEL_CORES},
     }
 
 

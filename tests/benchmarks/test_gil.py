@@ -78,11 +78,12 @@ def test_an_epoch_is_measured_in_spans_that_end_with_a_batch(probe: Any) -> None
     import gil
 
     class Loader:
-        """Batches of four images, without an end."""
+        """Batches of four images, without an end. The lock is held for about half of the time."""
 
         def __iter__(self) -> Iterator[dict[str, list[int]]]:
             while True:
                 time.sleep(0.001)
+                sum(range(50_000))
                 yield {"image": [0] * 4}
 
     found = gil.measure(Loader(), probe, 0.2)
