@@ -35,7 +35,7 @@ def test_the_charts_are_those_of_the_committed_results(tmp_path: Path) -> None:
         assert all(new == pytest.approx(old, abs=0.5) for new, old in shapes), path.name
         assert path.name in "".join(page.read_text() for page in PAGES)
     texts = read_texts(tmp_path / "rates-light.svg")
-    assert "8,251" in texts
+    assert "8,938" in texts
     assert "gpupipe, engine: cpu" in texts
 
 
