@@ -35,7 +35,7 @@ class Scratch(threading.local):
         self._memory = np.empty(1 << 20, np.uint8)
         self._used = 0
         self._key: tuple[int, tuple[int, ...]] | None = None
-        """Where `_batch` begins, and its shape; None without one."""
+        """How many bytes were in use before `_batch`, and its shape; None without one."""
 
     def begin_sample(self) -> None:
         """Invalidate all arrays that `take` returned; the next sample reuses their memory."""
@@ -57,10 +57,12 @@ class Scratch(threading.local):
 
         Both are made once, where each sample takes the same shape after the same other arrays.
         """
-        key = self._used, shape
+        key, memory = (self._used, shape), self._memory
         if key != self._key:
             array = self.take(shape)
-            self._key, self._batch = key, (array, as_batch(array), self._used)
+            self._batch = array, as_batch(array), self._used
+            # In new memory the array begins at 0, where the next sample has its other arrays.
+            self._key = key if self._memory is memory else None
         array, tensor, self._used = self._batch
         return array, tensor
 

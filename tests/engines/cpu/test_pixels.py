@@ -86,3 +86,14 @@ def test_arrays_of_a_sample_do_not_overlap_after_its_memory_grew() -> None:
     again, _ = scratch.take_batch(shape)
     again[...] = 2
     assert (kept == 1).all()
+
+
+def test_a_batch_does_not_overlap_others_after_it_needed_new_memory() -> None:
+    """New memory begins elsewhere, so what was made there is not for the next sample."""
+    memory = Scratch()
+    for _ in range(3):
+        memory.begin_sample()
+        other = memory.take((900_000,))
+        array, tensor = memory.take_batch((200, 500, 3))
+        assert not np.shares_memory(other, array)
+        assert np.shares_memory(array, tensor.numpy())
