@@ -51,7 +51,7 @@ class Ragged:
 
     @classmethod
     def unchecked(cls, values: Tensor, offsets: Tensor) -> "Ragged":
-        """Return the rows of a batch of an engine, whose `offsets` are right, and on the CPU."""
+        """Return a Ragged without the checks of `Ragged(...)`. The offsets must be on the CPU."""
         ragged = cls.__new__(cls)
         ragged.values, ragged.offsets = values, offsets
         return ragged

@@ -326,7 +326,6 @@ def test_no_worker_outlives_an_interrupted_command() -> None:
         "p = m.get_context('fork').Process(target=time.sleep, args=(600,), daemon=True)\n"
         "p.start(); print(p.pid, flush=True); leave_interrupted()"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 130
     assert not Path(f"/proc/{int(done.stdout)}").exists()

@@ -25,7 +25,7 @@ from gpupipe.runtime.installation import find_extension
 STAGE_DTYPES = ("uint8", "float32")
 """The dtypes of images that stages may run on."""
 Slots = Array | list[Array] | UnequalSlots
-"""The batch (B, C, H, W), or a list of its parts, or the slots of images that differ in size."""
+"""Where images are written: a batch (B, C, H, W), a list of such, or slots of unequal sizes."""
 StageOutput = tuple[Slots, Array | None, NDArray[np.float32] | None, Array | None, Array | None]
 """The slots; a table of the new value of each uint8 value, or None to keep the values; coefficients
 that compute the same values as the table, or None; and the windows to erase and the value to erase

@@ -13,7 +13,10 @@ from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.runtime.batch_memory import BatchMemory
 
 UnequalSlots = tuple[Array, NDArray[np.int64], int, bool]
-"""What the extension needs to find the slots of images: see `Output` in native/output.h."""
+"""The slots of images for the extension: the values, [height, width] of each image, (B, 2), the
+number of channels, and whether the channels of a pixel are next to each other. The values are a
+tensor (B, C, H, W) with padding, or of one axis: see `Output` in native/output.h.
+"""
 
 
 class UnequalBuffer:
@@ -49,11 +52,11 @@ class UnequalBuffer:
         self._block: torch.Tensor | None = None
         """The tensor of `begin_each`."""
         self._array: Array = np.empty(0)
-        """Its memory."""
+        """The same tensor as a NumPy array; one of bfloat16 as int16."""
         self._all_shapes: NDArray[np.int64] = np.empty((0, 0), np.int64)
-        """The delivered shapes of the samples in it, (B, axes)."""
+        """The delivered shapes of the samples in that tensor, (B, axes)."""
         self._ends: list[int] = []
-        """Where each sample of a flat tensor ends."""
+        """Where each sample ends in that tensor, if it is flat."""
 
     def list_shapes(self, rows: Sequence[int]) -> ShapesOfField:
         """Return the delivered shapes of samples. `begin` must have recorded each."""
@@ -68,10 +71,8 @@ class UnequalBuffer:
     def begin(self, row: int, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
         """Record the shape of a sample; return whether it has a slot: see OutputBuffer.begin."""
         delivered = self.format.deliver_shape(shape)
-        if self._block is not None or row in self._shapes:
-            has_changed = self._find_shape(row) != delivered
-        else:
-            has_changed = True
+        is_known = self._block is not None or row in self._shapes
+        has_changed = not is_known or self._find_shape(row) != delivered
         if has_changed:
             self._shapes[row] = delivered
         if self._memory is None:

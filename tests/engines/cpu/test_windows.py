@@ -176,6 +176,14 @@ def test_colours_are_changed_where_a_crop_needs_them(name: str, is_whole: bool, 
     assert shifted.tolist() == [[-5, 10, 20, 20], [3, 4, 30, 40]]
 
 
+def run_one_by_one(tracer: Tracer, image: Any) -> Any:
+    """Run the operations of a tracer on an image, none merged with another."""
+    for op in tracer.ops:
+        kernel, _ = find_rules().find([op])  # type: ignore[misc]
+        image = kernel.run(image, 0)
+    return image
+
+
 def test_crops_and_flips_come_before_conversions(image: Any) -> None:
     """So that kernels convert in the delivery, and nothing is converted that a crop cuts away."""
     tracer = Tracer(SIZE, find_rules(), SPEC)
@@ -185,10 +193,7 @@ def test_crops_and_flips_come_before_conversions(image: Any) -> None:
     tracer.normalize((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     tracer.crop([5, 6], [20, 30])
     tracer.flip(horizontal=np.array([1]), vertical=np.array([1]))
-    expected: Any = image
-    for op in tracer.ops:
-        kernel, _ = find_rules().find([op])  # type: ignore[misc]
-        expected = kernel.run(expected, 0)
+    expected = run_one_by_one(tracer, image)
     made = tracer.program()
     assert [type(op) for op in made.ops] == [FlipOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp]
     assert [op.spec.dtype for op in made.ops] == ["uint8"] * 4 + ["float32"]
@@ -213,10 +218,7 @@ def test_crops_and_flips_on_both_sides_of_a_conversion_are_one(image: Any) -> No
     tracer.flip(horizontal=np.array([1]))
     tracer.normalize((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     tracer.flip(horizontal=np.array([1]), vertical=np.array([1]))
-    expected: Any = image
-    for op in tracer.ops:
-        kernel, _ = find_rules().find([op])  # type: ignore[misc]
-        expected = kernel.run(expected, 0)
+    expected = run_one_by_one(tracer, image)
     made = tracer.program()
     crop, flip, *_ = made.ops
     assert [type(op) for op in made.ops] == [CropOp, FlipOp, ToDtypeOp, NormalizeOp]
